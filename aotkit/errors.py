@@ -1,0 +1,37 @@
+"""What can go wrong. Every message says what was asked, what was found, and what to do next."""
+
+
+class AotkitError(Exception):
+    """Base class of every error that aotkit raises on purpose."""
+
+
+class UnknownNameError(AotkitError, LookupError):
+    """No backend or partitioner is registered under this name."""
+
+
+class DuplicateNameError(AotkitError, ValueError):
+    """Two different objects claim one name."""
+
+
+class UnavailableError(AotkitError, RuntimeError):
+    """The name is registered, but this machine or installation cannot run it."""
+
+
+class TraceError(AotkitError, RuntimeError):
+    """The function cannot be captured as one graph that stays valid for later calls."""
+
+
+class CompileError(AotkitError, RuntimeError):
+    """A backend or partitioner raised, or returned something that is not its contract."""
+
+
+class MismatchError(AotkitError, AssertionError):
+    """The compiled function's outputs, gradients or mutations differ from eager's."""
+
+
+class UnsupportedError(AotkitError, RuntimeError):
+    """A compiled function was used in a way for which it has no graph, such as a second derivative."""
+
+
+class EagerFallbackWarning(UserWarning):
+    """Compilation failed and `on_error="eager"` made the function run uncompiled."""

@@ -1,0 +1,110 @@
+"""The two plug-in contracts, and the record of the graphs of one compilation.
+
+Names are AOTAutograd's own: the *joint* graph computes outputs and input gradients from *primals* (inputs) and
+*tangents* (output gradients); a partitioner splits it into a *forward* graph, which also returns the *saved* values,
+and a *backward* graph, which reads them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+
+class GraphCompiler(Protocol):
+    """Turn one ATen graph into a callable with the same positional inputs and the same sequence of outputs.
+
+    The graph is the compiler's own to change. `example_inputs` are fake tensors (and symbolic integers under
+    `dynamic=True`): read their shape, dtype, stride and device, not their values. No fake-tensor mode is active, so
+    a compiler may create and compute on real tensors. A callable with the attribute `_boxed_call = True` takes one
+    list instead, and may clear it to free its inputs early.
+    """
+
+    def __call__(
+        self, gm: GraphModule, example_inputs: Sequence[Tensor], /
+    ) -> Callable[..., Sequence[Tensor | None]]: ...
+
+
+class Partitioner(Protocol):
+    """Split the joint graph into (forward, backward).
+
+    `joint_inputs` is `(primals, tangents)`, as fake tensors. The first `num_fwd_outputs` outputs of the joint graph
+    are the function's, the others are the gradients of its primals. The forward graph returns those
+    `num_fwd_outputs` values and then the saved ones; the backward graph takes the saved ones (integers first), then
+    the tangents. torch's versions pass different further keywords, so accept `**kwargs`.
+    """
+
+    def __call__(
+        self, joint: GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int, **kwargs: Any
+    ) -> tuple[GraphModule, GraphModule]: ...
+
+
+def always_available() -> str | None:
+    """The `unavailable` of a backend that runs on any machine."""
+    return None
+
+
+Decompositions = Mapping[Any, Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A forward compiler, and what else the core should know about it.
+
+    Attributes:
+        fw_compiler: compiles the forward graph.
+        bw_compiler: compiles the backward graph; None: the forward compiler does both.
+        inference_compiler: compiles the graph of a call without gradients; None: the forward compiler does.
+        decompositions: ATen operator -> function that rewrites it into simpler operators while tracing; or a
+            function without arguments that returns such a table.
+        joint_pass: changes the joint graph in place before it is partitioned: `joint_pass(joint, joint_inputs)`.
+        declines: why the compiler cannot take this node, or None if it can.
+        unavailable: why this machine cannot run the backend, or None if it can.
+    """
+
+    fw_compiler: GraphCompiler
+    bw_compiler: GraphCompiler | None = None
+    inference_compiler: GraphCompiler | None = None
+    decompositions: Decompositions | Callable[[], Decompositions] = field(default_factory=dict)
+    joint_pass: Callable[[GraphModule, Any], None] | None = None
+    declines: Callable[[Node], str | None] | None = None
+    unavailable: Callable[[], str | None] = always_available
+
+
+@dataclass
+class Graphs:
+    """Copies of the graphs of one compilation, taken before any compiler touched them.
+
+    A call without gradients has a forward graph only.
+
+    Attributes:
+        name: the compiled function's.
+        backend: the backend's name.
+        partition: the partitioner's name.
+        forward: computes `num_outputs` values (mutated inputs first, then the outputs), then the saved ones.
+        backward: from saved values and tangents to the gradients of the inputs.
+        joint: what the partitioner was given.
+        num_outputs: how many outputs of `forward` are not saved values.
+        input_names: one for each placeholder of `forward`: `x`, `layer.weight`, ...
+    """
+
+    name: str
+    backend: str
+    partition: str
+    forward: GraphModule
+    joint: GraphModule | None = None
+    backward: GraphModule | None = None
+    num_outputs: int = 0
+    input_names: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        from aotkit.inspection import render_text
+
+        return render_text(self)
+
+    def _repr_markdown_(self) -> str:
+        from aotkit.inspection import render_markdown
+
+        return render_markdown(self)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 
 class GraphCompiler(Protocol):
@@ -60,7 +60,6 @@ class Backend:
         decompositions: ATen operator -> function that rewrites it into simpler operators while tracing; or a
             function without arguments that returns such a table.
         joint_pass: changes the joint graph in place before it is partitioned: `joint_pass(joint, joint_inputs)`.
-        declines: why the compiler cannot take this node, or None if it can.
         unavailable: why this machine cannot run the backend, or None if it can.
     """
 
@@ -69,7 +68,6 @@ class Backend:
     inference_compiler: GraphCompiler | None = None
     decompositions: Decompositions | Callable[[], Decompositions] = field(default_factory=dict)
     joint_pass: Callable[[GraphModule, Any], None] | None = None
-    declines: Callable[[Node], str | None] | None = None
     unavailable: Callable[[], str | None] = always_available
 
 

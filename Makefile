@@ -1,0 +1,56 @@
+# Every target sets up what it needs in .venv by itself: Python >= 3.11 and a C++ compiler are enough.
+# Other versions side by side: make test PYTHON=python3.12 TORCH=2.11.0 VENV=.venv-old
+
+PYTHON ?= python3
+TORCH ?= 2.13.0
+VENV ?= .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+PIP := $(PY) -m pip --disable-pip-version-check -qq
+# Two calls at the same time must not install at the same time. Without flock (macOS) there is no such guard.
+LOCK := $(if $(shell command -v flock),flock Makefile)
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint types sweep clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+install:  ## set up .venv: torch, aotkit (editable) and the developer's tools
+	@$(LOCK) $(MAKE) -s --no-print-directory $(STAMP)
+
+demo: install  ## show a compiled training function next to eager
+	@$(PY) -m aotkit demo
+
+test: install  ## run the tests, two at a time
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
+
+lint: install  ## check style and formatting
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: install  ## check types
+	$(PY) -m mypy
+
+sweep: install  ## run the long comparison over all operators (hours; a second call continues it)
+	$(PY) -m pytest -m sweep tests/sweep -s
+
+clean:  ## remove the environment and every cache; keeps the results of a sweep
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch comes first and exactly, so that a range in pyproject.toml cannot pull another build of it.
+# The folders removed below would otherwise bring deleted files and old entry points into the new installation.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("aotkit needs Python 3.11 or newer, but $(PYTHON) is " \
+	    + sys.version.split()[0] + ": call make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	@if ! $(PY) -m pip --version >/dev/null 2>&1; then \
+	    echo "creating $(VENV)"; $(PYTHON) -m venv --clear $(VENV); fi
+	@echo "updating pip"
+	@$(PIP) install 'pip>=25.1' 'setuptools>=77'
+	@echo "installing torch $(TORCH) ..."
+	@$(PIP) install torch==$(TORCH)
+	@echo "installing aotkit and its tools ..."
+	@rm -rf build *.egg-info
+	@$(PIP) install -e . --group dev
+	@touch $@

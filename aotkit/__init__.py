@@ -1,0 +1,64 @@
+"""Compile PyTorch training functions ahead of time, with backends and partitioners chosen by name."""
+
+from aotkit.api import check, extract, memory_efficient_fusion, torch_backend
+from aotkit.checker import CheckReport
+from aotkit.compiler import CompiledFunction, compile
+from aotkit.errors import (
+    AotkitError,
+    CompileError,
+    DuplicateNameError,
+    EagerFallbackWarning,
+    MismatchError,
+    TraceError,
+    UnavailableError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from aotkit.interfaces import Backend, GraphCompiler, Graphs, Partitioner
+from aotkit.registry import (
+    backend_status,
+    get_backend,
+    get_partitioner,
+    list_backends,
+    list_partitioners,
+    partitioner_status,
+    register_backend,
+    register_partitioner,
+    unregister_backend,
+    unregister_partitioner,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AotkitError",
+    "Backend",
+    "CheckReport",
+    "CompileError",
+    "CompiledFunction",
+    "DuplicateNameError",
+    "EagerFallbackWarning",
+    "GraphCompiler",
+    "Graphs",
+    "MismatchError",
+    "Partitioner",
+    "TraceError",
+    "UnavailableError",
+    "UnknownNameError",
+    "UnsupportedError",
+    "backend_status",
+    "check",
+    "compile",
+    "extract",
+    "get_backend",
+    "get_partitioner",
+    "list_backends",
+    "list_partitioners",
+    "memory_efficient_fusion",
+    "partitioner_status",
+    "register_backend",
+    "register_partitioner",
+    "torch_backend",
+    "unregister_backend",
+    "unregister_partitioner",
+]

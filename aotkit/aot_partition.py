@@ -1,0 +1,261 @@
+"""The private parts of torch that partitioners need: classify a joint graph's nodes, split it, torch's own partitioners.
+
+torch's partitioners make mistakes about random numbers, which the wrappers here mend (seen in 2.11 and 2.13):
+equal draws are merged into one, an activation budget below 1 draws dropout masks anew in the backward pass, draws
+that no gradient needs are repeated there, and a dropout whose result is unused stops `default_partition`.
+"""
+
+import operator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch import partitioners
+from torch._functorch.compile_utils import fx_graph_cse, raise_getitems
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental import symbolic_shapes
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import CheckpointPolicy
+
+from aotkit.errors import CompileError
+
+_choose_saved_values_set = partitioners.choose_saved_values_set
+_patching = threading.RLock()
+_size_hint: Callable[..., int] = getattr(symbolic_shapes, "optimization_hint", None) or symbolic_shapes.size_hint
+UNKNOWN_SIZE = 4096  # elements assumed for a size that only the data decide, torch's own guess
+TINY_BUDGET = 1e-9  # torch returns the inputs for a budget of exactly 0, without looking at any constraint
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What a joint graph leaves a partitioner to decide.
+
+    Attributes:
+        inputs: placeholders of the forward graph.
+        outputs: nodes that the forward graph returns to the caller.
+        forward: nodes that the forward graph runs in any case, as its outputs depend on them.
+        backward: nodes that can only run in the backward graph, because they depend on a tangent.
+        needed: nodes outside `backward` that it reads, in graph order: to be saved, or recomputed from what is.
+    """
+
+    inputs: list[Node]
+    outputs: list[Node]
+    forward: set[Node]
+    backward: set[Node]
+    needed: list[Node]
+
+
+def is_random(node: Node) -> bool:
+    """Whether a node draws from a random generator, itself or in a subgraph that it calls."""
+    owner = node.graph.owning_module
+    bodies = [getattr(owner, i.target, None) for i in node.all_input_nodes if i.op == "get_attr"]  # type: ignore[arg-type]
+    if any(is_random(inner) for body in bodies if isinstance(body, GraphModule) for inner in body.graph.nodes):
+        return True
+    called = [t for t in (node.target, *node.args) if torch.Tag.nondeterministic_seeded in getattr(t, "tags", ())]
+    return bool(called) and not _has_no_dropout(node)
+
+
+def _has_no_dropout(node: Node) -> bool:
+    """Attention is tagged as random, but draws nothing if its `dropout_p` is 0."""
+    schema = getattr(node.target, "_schema", None)
+    for i, argument in enumerate(schema.arguments if schema else ()):
+        if argument.name == "dropout_p":
+            value = node.args[i] if i < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
+            return not isinstance(value, Node) and value == 0
+    return False
+
+
+def must_recompute(node: Node) -> bool:
+    """Whether `torch.utils.checkpoint` inside the function asked to recompute this node."""
+    return partitioners.must_recompute(node)
+
+
+def simplify(joint: GraphModule) -> None:
+    """Remove dead code and merge equal nodes, in place; and complete the tags of `torch.utils.checkpoint`."""
+    joint.graph.eliminate_dead_code()
+    joint.graph = _merge_equal_nodes(joint.graph)
+    if partitioners.has_recomputable_ops(joint):
+        partitioners.cleanup_recompute_tags(joint, is_default_partition=False)
+    partitioners.force_save_collectives(joint)
+    partitioners.force_save_effectful_ops(joint)
+    partitioners.force_save_bw_mutation_src(joint)
+
+
+def _merge_equal_nodes(graph: Graph) -> Graph:
+    """`fx_graph_cse`, but no two draws are equal: they are numbered while it compares arguments."""
+    draws = [node for node in graph.nodes if is_random(node)]
+    for number, node in enumerate(draws):
+        node.kwargs = {**node.kwargs, "draw": number}
+    merged: Graph = fx_graph_cse(graph)
+    for node in (*draws, *merged.nodes):
+        if "draw" in node.kwargs:
+            node.kwargs = {name: value for name, value in node.kwargs.items() if name != "draw"}
+    return merged
+
+
+def classify(joint: GraphModule, num_fwd_outputs: int) -> Sides:
+    """Sort the nodes of a joint graph by the side of the cut that they can be on."""
+    info = partitioners.classify_nodes(joint, [], num_fwd_outputs)
+    _own_draws_of_backward(joint.graph, info)
+    leaves: list[Any] = tree_leaves(joint.graph.output_node().args)
+    backward = set(info.tangents_closure)
+    for node in joint.graph.nodes:
+        if node.op == "placeholder" and node not in info.inputs:
+            backward.add(node)
+    read = {node for b in backward if b.op != "output" for node in b.all_input_nodes}
+    read.update(leaf for leaf in leaves[num_fwd_outputs:] if isinstance(leaf, Node))
+    return Sides(
+        inputs=info.inputs,
+        outputs=[leaf for leaf in leaves[:num_fwd_outputs] if isinstance(leaf, Node)],
+        forward=set(info._required_fw_nodes),
+        backward=backward,
+        needed=[node for node in joint.graph.nodes if node in read and node not in backward],
+    )
+
+
+def _own_draws_of_backward(graph: Graph, info: Any) -> None:
+    """Draws of the backward pass (noise on gradients) happen there, so nothing that depends on them can be saved."""
+    late: set[Node] = set()
+    for node in graph.nodes:
+        starts = is_random(node) and partitioners._has_tag_is_backward(node)
+        if node.op != "output" and (starts or any(i in late for i in node.all_input_nodes)):
+            late.add(node)
+            info._required_fw_nodes.discard(node)  # torch counts dead code that draws among these
+            info.required_bw_nodes.add(node)
+            info.tangents_closure.add(node)
+
+
+def extract_forward_backward(
+    joint: GraphModule, saved: Sequence[Node], *, num_fwd_outputs: int
+) -> tuple[GraphModule, GraphModule]:
+    """Split a joint graph into (forward, backward), where forward also returns the `saved` nodes.
+
+    The backward graph recomputes whatever else it needs, each value just before its first use.
+    """
+    symbols = [node for node in saved if is_symbol(node)]
+    is_opaque = getattr(partitioners, "is_opaque_node", None)  # torch 2.13
+    opaque = [node for node in saved if is_opaque and is_opaque(node)]
+    values = [node for node in saved if node not in symbols and node not in opaque]
+    forward, backward = partitioners._extract_fwd_bwd_modules(
+        joint,
+        values,
+        saved_sym_nodes=symbols,
+        num_fwd_outputs=num_fwd_outputs,
+        **({"saved_opaque_nodes": opaque} if is_opaque else {}),
+    )
+    if partitioners.has_recomputable_rng_ops(joint):
+        forward, backward = partitioners.functionalize_rng_ops(joint, forward, backward, len(symbols))
+    backward = partitioners.reordering_to_mimic_autograd_engine(backward)
+    forward, backward = raise_getitems(forward), raise_getitems(backward)
+    forward = partitioners.thread_graphsafe_rng_from_hops(forward, is_backward=False)
+    backward = partitioners.thread_graphsafe_rng_from_hops(backward, is_backward=True)
+    return _draw_once(forward, backward)
+
+
+def default_partition(joint: GraphModule, joint_inputs: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
+    """torch's `default_partition`, with the same random numbers as eager."""
+    _read_unused_draws(joint)
+    with _mended_partitioners():
+        return _draw_once(*partitioners.default_partition(joint, joint_inputs, **keywords))
+
+
+def min_cut_partition(joint: GraphModule, joint_inputs: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
+    """torch's `min_cut_rematerialization_partition`, with the same random numbers as eager."""
+    _read_unused_draws(joint)
+    with _mended_partitioners():
+        return _draw_once(*partitioners.min_cut_rematerialization_partition(joint, joint_inputs, **keywords))
+
+
+@contextmanager
+def _mended_partitioners() -> Iterator[None]:
+    """For the time of one call, torch's partitioners use the functions of this file in two places.
+
+    Another thread that partitions meanwhile gets them too, which can only save it from the same mistakes.
+    """
+    with _patching:
+        partitioners.fx_graph_cse = _merge_equal_nodes
+        partitioners.choose_saved_values_set = _choose_savable_values
+        try:
+            yield
+        finally:
+            partitioners.fx_graph_cse = fx_graph_cse
+            partitioners.choose_saved_values_set = _choose_saved_values_set
+
+
+def _choose_savable_values(graph: Graph, info: Any, memory_budget: float = 1) -> list[Node]:
+    """`choose_saved_values_set`, but a draw is never recomputed, unless by `torch.utils.checkpoint`, which replays it."""
+    _own_draws_of_backward(graph, info)
+    for node in graph.nodes:
+        if is_random(node) and not must_recompute(node):
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    saved: dict[Node, None] = {}
+    for node in _choose_saved_values_set(graph, info, memory_budget or TINY_BUDGET):
+        # With nothing else left to weigh, torch returns every MUST_SAVE node; of a tuple only the items can be saved.
+        is_tuple = isinstance(node.meta.get("val"), tuple | list)
+        saved.update(dict.fromkeys([user for user in node.users if is_tensor(user)] if is_tuple else [node]))
+    return list(saved)
+
+
+def _read_unused_draws(joint: GraphModule) -> None:
+    """Add a reader to tuple-valued draws without one, which `default_partition` takes for a tensor."""
+    for node in joint.graph.nodes:
+        if not node.users and is_random(node) and isinstance(node.meta.get("val"), tuple | list):
+            with joint.graph.inserting_after(node):
+                item = joint.graph.call_function(operator.getitem, (node, 0))
+            item.meta.update(val=node.meta["val"][0])
+
+
+def _draw_once(forward: GraphModule, backward: GraphModule) -> tuple[GraphModule, GraphModule]:
+    """Leave every draw in one graph only: dead code that draws is kept by torch, and moves the generator on.
+
+    Raises:
+        CompileError: a draw is used by both graphs, which would then see different numbers.
+    """
+    repeated = {node.name for node in forward.graph.nodes if is_random(node)}
+    repeated &= {node.name for node in backward.graph.nodes if is_random(node)}
+    for gm in (backward, forward):
+        for node in reversed(gm.graph.nodes):
+            if node.name in repeated and all(_erase_if_unused(user) for user in list(node.users)):
+                gm.graph.erase_node(node)
+                repeated.discard(node.name)
+                gm.recompile()
+    if repeated:
+        raise CompileError(
+            f"The partition draws {sorted(repeated)} in the forward and again in the backward graph, where the random "
+            "numbers differ. Save these values instead of recomputing them."
+        )
+    return forward, backward
+
+
+def _erase_if_unused(node: Node) -> bool:
+    if node.users or node.op == "output":
+        return False
+    node.graph.erase_node(node)
+    return True
+
+
+def is_tensor(node: Node) -> bool:
+    """Whether a node's value is one tensor."""
+    return isinstance(node.meta.get("val"), Tensor)
+
+
+def is_symbol(node: Node) -> bool:
+    """Whether a node's value is a symbolic number, such as a size under `dynamic=True`."""
+    return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def storages(node: Node) -> dict[Any, int]:
+    """The distinct memory of a node's tensors: identity -> bytes. Views of one another have the same identity."""
+    found: dict[Any, int] = {}
+    for value in tree_leaves(node.meta.get("val")):
+        if isinstance(value, Tensor):
+            try:
+                storage = value.untyped_storage()
+                found[storage._cdata] = _size_hint(storage.nbytes(), fallback=UNKNOWN_SIZE)
+            except NotImplementedError:  # sparse and other layouts without storage
+                found[id(value)] = _size_hint(value.numel(), fallback=UNKNOWN_SIZE) * value.element_size()
+    return found

@@ -1,0 +1,76 @@
+"""The public functions around `compile`: extracting graphs, checking once, fusing, and backends for torch.compile."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from aotkit.checker import CheckReport
+from aotkit.compiler import compile, recipe_of
+from aotkit.dynamo import CapturedCompiler
+from aotkit.errors import UnavailableError
+from aotkit.interfaces import Graphs, Partitioner
+from aotkit.registry import AnyBackend, backend_status
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Backends that fuse, best first. Source: our measurements on CPU and on an H200.
+FUSING = ("nvfuser", "inductor", "nnc")
+
+
+def extract(
+    fn: Callable[..., Any],
+    /,
+    *args: Any,
+    backend: str | AnyBackend = "nop",
+    partition: str | Partitioner = "default",
+    **kwargs: Any,
+) -> Graphs:
+    """The joint, forward and backward graphs of `fn(*args, **kwargs)`.
+
+    `backend` matters only for its decompositions and its joint pass, which shape the graphs.
+    """
+    compiled: Any = compile(fn, backend=backend, partition=partition, check=False)
+    return compiled.graphs(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+def check(
+    fn: Callable[..., Any],
+    /,
+    *args: Any,
+    backend: str | AnyBackend = "auto",
+    partition: str | Partitioner = "auto",
+    **kwargs: Any,
+) -> CheckReport:
+    """Compile `fn` for these inputs and compare outputs, gradients and mutated inputs with eager's.
+
+    Raises:
+        MismatchError: they differ; its `report` says where.
+    """
+    compiled: Any = compile(fn, backend=backend, partition=partition)
+    return compiled.report(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+def memory_efficient_fusion(fn: F, /, **options: Any) -> F:
+    """Compile for training with fused kernels and few saved values.
+
+    It uses the best fusing backend that runs here with the `min_cut` partitioner, which recomputes cheap operations
+    in the backward pass instead of saving their results. `options` are those of `compile`.
+
+    Raises:
+        UnavailableError: no backend that fuses runs on this machine.
+    """
+    status = backend_status()
+    usable = [name for name in FUSING if name in status and status[name] is None]
+    if not usable:
+        reasons = " ".join(filter(None, (status.get(name) for name in FUSING)))
+        raise UnavailableError(f"no backend that fuses runs here: {reasons}")
+    return compile(fn, **{"backend": usable[0], "partition": "min_cut", **options})  # type: ignore[no-any-return]
+
+
+def torch_backend(
+    backend: str | AnyBackend = "auto", partition: str | Partitioner = "auto", *, check: bool = True
+) -> CapturedCompiler:
+    """A backend for torch.compile: `torch.compile(fn, backend=aotkit.torch_backend("nop", "nx_min_cut"))`.
+
+    Each graph that Dynamo captures is compared with eager on its first run, unless `check` is off.
+    """
+    return CapturedCompiler(recipe_of(None, backend, partition, dynamic=False), check)

@@ -1,0 +1,1 @@
+"""Timing and the workloads to time."""

@@ -1,0 +1,323 @@
+"""`compile`: from a Python function or module to one that runs compiled forward and backward graphs.
+
+The flow of a call, in `CompiledFunction`: bring the arguments into canonical form; find an entry that is valid for
+them; if there is none, trace, partition, compile and check one. Whatever a graph cannot stand for runs eagerly.
+"""
+
+import functools
+import inspect
+import shutil
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
+
+import torch
+from torch import Tensor, nn
+
+from aotkit import aot
+from aotkit.arguments import Arguments, canonical, flatten, signature_of
+from aotkit.captures import Captures, EagerOnly, find_captures
+from aotkit.checker import CheckReport
+from aotkit.dynamo import DynamoFunction
+from aotkit.entry import Entry, Recipe, Signature, outcome_in_eager
+from aotkit.errors import AotkitError, EagerFallbackWarning, TraceError
+from aotkit.interfaces import Graphs, Partitioner
+from aotkit.registry import AnyBackend, get_backend, get_partitioner, name_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+M = TypeVar("M", bound=nn.Module)
+Capture = Literal["aot", "dynamo"]
+OnError = Literal["raise", "eager"]
+
+
+@overload
+def compile(
+    fn: M,
+    /,
+    *,
+    backend: str | AnyBackend = ...,
+    partition: str | Partitioner = ...,
+    check: bool = ...,
+    capture: Capture = ...,
+    dynamic: bool = ...,
+    on_error: OnError = ...,
+) -> M: ...
+@overload
+def compile(
+    fn: Callable[P, R],
+    /,
+    *,
+    backend: str | AnyBackend = ...,
+    partition: str | Partitioner = ...,
+    check: bool = ...,
+    capture: Capture = ...,
+    dynamic: bool = ...,
+    on_error: OnError = ...,
+) -> "CompiledFunction[P, R]": ...
+@overload
+def compile(
+    *,
+    backend: str | AnyBackend = ...,
+    partition: str | Partitioner = ...,
+    check: bool = ...,
+    capture: Capture = ...,
+    dynamic: bool = ...,
+    on_error: OnError = ...,
+) -> "Callable[[Callable[P, R]], CompiledFunction[P, R]]": ...
+def compile(
+    fn: Any = None,
+    /,
+    *,
+    backend: str | AnyBackend = "auto",
+    partition: str | Partitioner = "auto",
+    check: bool = True,
+    capture: Capture = "aot",
+    dynamic: bool = False,
+    on_error: OnError = "raise",
+) -> Any:
+    """Compile a function or module ahead of time: `compile(fn)`, `@compile` or `@compile(backend="nop")`.
+
+    Each new kind of input (structure, shapes, dtypes, constants, gradient mode, ...) compiles once, on its first
+    call; all live side by side.
+
+    Args:
+        fn: takes and returns tensors, nested in lists, tuples and dicts as you like.
+        backend: a name from `list_backends()`, `dynamo:NAME`, a `Backend`, or a graph compiler. "auto": `inductor`
+            where a C++ compiler is found, else `nop`.
+        partition: a name from `list_partitioners()` or a partitioner. "auto": `min_cut`.
+        check: compare outputs, gradients and mutated inputs with eager on the first call of each signature. That runs
+            `fn` itself once more, on copies of its inputs.
+        capture: "aot" traces `fn` directly; "dynamo" lets TorchDynamo capture it first, for functions whose Python
+            code depends on the values of tensors.
+        dynamic: leave the sizes of arguments open where the function allows it.
+        on_error: "raise", or "eager": warn and run the function uncompiled.
+
+    Raises:
+        UnknownNameError, UnavailableError: the backend or partitioner cannot be had.
+        TypeError, ValueError: an argument is none of the above.
+    """
+    options = {
+        "backend": backend, "partition": partition, "check": check,
+        "capture": capture, "dynamic": dynamic, "on_error": on_error,
+    }  # fmt: skip
+    if fn is None:
+        return functools.partial(compile, **options)
+    if isinstance(fn, nn.Module):
+        from aotkit.modules import compile_module
+
+        return compile_module(fn, options)
+    return CompiledFunction(fn, **options)
+
+
+def recipe_of(fn: Any, backend: str | AnyBackend, partition: str | Partitioner, dynamic: bool) -> Recipe:
+    """Resolve the names; what cannot be had fails here, before any tracing."""
+    backend = _default_backend() if backend == "auto" else backend
+    partition = "min_cut" if partition == "auto" else partition
+    return Recipe(
+        fn=fn,
+        name=getattr(fn, "__qualname__", type(fn).__name__),
+        backend=get_backend(backend),
+        backend_name=name_of(backend),
+        partition=get_partitioner(partition),
+        partition_name=name_of(partition),
+        dynamic=dynamic,
+    )
+
+
+def _default_backend() -> str:
+    return "inductor" if any(shutil.which(compiler) for compiler in ("c++", "g++", "clang++", "cl")) else "nop"
+
+
+class CompiledFunction(Generic[P, R]):
+    """Call it like the function it wraps; ask it for the graphs that it compiled.
+
+    Attributes:
+        __wrapped__: the function itself.
+    """
+
+    __wrapped__: Callable[P, R]
+
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        *,
+        backend: str | AnyBackend,
+        partition: str | Partitioner,
+        check: bool,
+        capture: Capture,
+        dynamic: bool,
+        on_error: OnError,
+    ) -> None:
+        if not callable(fn):
+            raise TypeError(f"compile takes a function or an nn.Module, not {fn!r}.")
+        _one_of("capture", capture, ("aot", "dynamo"))
+        _one_of("on_error", on_error, ("raise", "eager"))
+        functools.update_wrapper(self, fn)
+        self._recipe = recipe_of(fn, backend, partition, dynamic)
+        self._check = check
+        self._on_error = on_error
+        self._signature = signature_of(fn)
+        self._families: list[_Family] = []
+        self._dynamo = DynamoFunction(self._recipe, check) if capture == "dynamo" else None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling() or aot.why_eager() is not None:
+            return self.__wrapped__(*args, **kwargs)
+        return self._call(args, kwargs)  # type: ignore[no-any-return]
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method: the instance is the first argument."""
+        return self if instance is None else BoundFunction(self, instance)
+
+    def __repr__(self) -> str:
+        recipe = self._recipe
+        return f"<compiled {recipe.name} (backend={recipe.backend_name!r}, partition={recipe.partition_name!r})>"
+
+    def graphs(self, *args: P.args, **kwargs: P.kwargs) -> Graphs:
+        """The graphs that a call with these arguments runs; compiles them if need be.
+
+        Raises:
+            TraceError: such a call runs eagerly, or in several pieces; the message says why.
+        """
+        if self._dynamo is not None:
+            return self._dynamo.graphs(args, kwargs)
+        return self._entry(args, kwargs).graphs
+
+    def report(self, *args: P.args, **kwargs: P.kwargs) -> CheckReport:
+        """The verdict of the check for a call with these arguments; compiles if need be.
+
+        Raises:
+            TraceError: such a call runs eagerly; the message says why.
+        """
+        report = self._entry(args, kwargs).report
+        if report is None:
+            raise ValueError(f"{self._recipe.name!r} was compiled with check=False: there is no report.")
+        return report
+
+    def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
+        reason = aot.why_eager()
+        try:
+            entry = self._prepare(args, kwargs)[0] if reason is None else None
+        except EagerOnly as e:
+            entry, reason = None, str(e)
+        if entry is None:
+            raise TraceError(f"{self._recipe.name!r} runs eagerly for these inputs: {reason}.")
+        if isinstance(entry, AotkitError):
+            raise entry
+        return entry
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._dynamo is not None:
+            return self._dynamo(*args, **kwargs)
+        try:
+            entry, tensors = self._prepare(args, kwargs)
+        except EagerOnly:
+            return self.__wrapped__(*args, **kwargs)
+        if isinstance(entry, AotkitError):
+            return self.__wrapped__(*args, **kwargs)
+        return entry.run(tensors)
+
+    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "tuple[Entry | AotkitError, Sequence[Tensor]]":
+        """A valid entry and its flat inputs; the error instead of the entry if compiling failed before."""
+        arguments = flatten(*canonical(self._signature, args, kwargs))
+        found = self._find(arguments)
+        if found is None:
+            with aot.COMPILE_LOCK:
+                found = self._find(arguments) or self._compile(arguments)
+        return found
+
+    def _find(self, arguments: Arguments) -> "tuple[Entry | AotkitError, Sequence[Tensor]] | None":
+        roots = (self.__wrapped__, *arguments.objects)
+        key = aot.environment(), arguments.key
+        for family in self._families:
+            captured = family.captures.fetch(roots)
+            if captured is not None:
+                tensors = [*arguments.tensors, *captured]
+                if (entry := family.find(key, tensors)) is not None:
+                    return entry, tensors
+        return None
+
+    def _compile(self, arguments: Arguments) -> "tuple[Entry | AotkitError, Sequence[Tensor]]":
+        names, object_names = arguments.names(self._signature)
+        root_names = [_root_name(self.__wrapped__), *object_names]
+        roots = (self.__wrapped__, *arguments.objects)
+        captures, walk = find_captures(roots, root_names)
+        signature = Signature(self._recipe, arguments, walk, names)
+        for tensor in signature.tensors:
+            if (reason := aot.why_eager_tensor(tensor)) is not None:
+                raise EagerOnly(reason)
+        key = aot.environment(), arguments.key
+        entry = self._try_entry(signature)
+        self._family(captures, roots).add(key, signature.tensors, entry)
+        return entry, signature.tensors
+
+    def _try_entry(self, signature: Signature) -> "Entry | AotkitError":
+        try:
+            want = outcome_in_eager(signature) if self._check else None
+            entry = Entry(self._recipe, signature)
+            if want is not None:
+                entry.check(self._recipe, signature, want)
+        except AotkitError as e:
+            if self._on_error == "raise":
+                raise
+            warnings.warn(f"{self._recipe.name!r} runs eagerly: {e}", EagerFallbackWarning, stacklevel=5)
+            return e
+        return entry
+
+    def _family(self, captures: Captures, roots: Sequence[Any]) -> "_Family":
+        for family in self._families:
+            if family.captures.fetch(roots) is not None:
+                return family
+        self._families.insert(0, _Family(captures, self._recipe.dynamic))
+        return self._families[0]
+
+
+class BoundFunction:
+    """A compiled function bound to an instance, as methods are."""
+
+    def __init__(self, compiled: CompiledFunction[..., Any], instance: Any) -> None:
+        functools.update_wrapper(self, compiled)
+        self._compiled = compiled
+        self.__self__ = instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._compiled(self.__self__, *args, **kwargs)
+
+    def graphs(self, *args: Any, **kwargs: Any) -> Graphs:
+        """The graphs that a call with these arguments runs."""
+        return self._compiled.graphs(self.__self__, *args, **kwargs)
+
+
+class _Family:
+    """Entries that share one way of finding captured tensors."""
+
+    def __init__(self, captures: Captures, dynamic: bool) -> None:
+        self.captures = captures
+        self._tensor_key = aot.dynamic_key if dynamic else aot.tensor_key
+        self._entries: dict[Hashable, list[tuple[Hashable, Entry | AotkitError]]] = {}
+
+    def find(self, key: Hashable, tensors: Sequence[Tensor]) -> Entry | AotkitError | None:
+        for pattern, entry in self._entries.get(self._key(key, tensors), ()):
+            if pattern is not None and pattern != aot.memory_pattern(tensors):
+                continue
+            if isinstance(entry, Entry) and entry.guard is not None and not entry.guard(tensors):
+                continue
+            return entry
+        return None
+
+    def add(self, key: Hashable, tensors: Sequence[Tensor], entry: Entry | AotkitError) -> None:
+        pattern = entry.pattern if isinstance(entry, Entry) else None
+        self._entries.setdefault(self._key(key, tensors), []).append((pattern, entry))
+
+    def _key(self, key: Hashable, tensors: Sequence[Tensor]) -> Hashable:
+        return key, tuple(map(self._tensor_key, tensors))
+
+
+def _root_name(fn: Callable[..., Any]) -> str:
+    return "" if inspect.ismethod(fn) else getattr(fn, "__name__", type(fn).__name__)
+
+
+def _one_of(option: str, value: Any, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{option} must be one of {', '.join(map(repr, allowed))}, not {value!r}.")

@@ -1,0 +1,192 @@
+"""One compilation: trace a function for one set of inputs, check it against eager, run it."""
+
+import functools
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aotkit import aot
+from aotkit.aot import pytree
+from aotkit.arguments import Arguments
+from aotkit.captures import CONSTANT_TYPES, Walk
+from aotkit.checker import CheckReport, compare, raise_if_different, run_on_copies
+from aotkit.errors import TraceError
+from aotkit.inspection import recording_source, user_line
+from aotkit.interfaces import Backend, Graphs, Partitioner
+from aotkit.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to compile, and how.
+
+    Attributes:
+        fn: the function.
+        name: what messages call it.
+        backend_name, partition_name: what messages call those.
+    """
+
+    fn: Callable[..., Any]
+    name: str
+    backend: Backend
+    backend_name: str
+    partition: Partitioner
+    partition_name: str
+    dynamic: bool
+
+    def pipeline(self) -> Pipeline:
+        new_graphs = functools.partial(Graphs, name=self.name, backend=self.backend_name, partition=self.partition_name)
+        return Pipeline(new_graphs, self.backend, self.partition)
+
+    @property
+    def subject(self) -> str:
+        return f"{self.name!r} with backend {self.backend_name!r} and partition {self.partition_name!r}"
+
+
+class Signature:
+    """The inputs that a compilation is made for: arguments, and tensors that the function captures.
+
+    Attributes:
+        tensors: all tensors, arguments first.
+        names: one for each.
+    """
+
+    def __init__(self, recipe: Recipe, arguments: Arguments, walk: Walk, names: Sequence[str]) -> None:
+        self._fn = recipe.fn
+        self._arguments = arguments
+        self._walk = walk
+        captured = [tensor for _, tensor in walk.tensors.values()]
+        self.tensors = [*arguments.tensors, *captured]
+        self.names = [*names, *(name for name, _ in walk.tensors.values())]
+        self.static = [False] * len(arguments.tensors) + [True] * len(captured)
+
+    def run(self, doing: str, tensors: Sequence[Any]) -> Any:
+        """Run the function with `tensors` in the places of `self.tensors`."""
+        n = len(self._arguments.tensors)
+        captured = self._walk.tensors
+        args, kwargs = self._arguments.rebuild(tensors[:n])
+        with self._walk.substituted(dict(zip(captured, tensors[n:], strict=True)), doing):
+            return self._fn(*args, **kwargs)
+
+
+class Entry:
+    """A compiled function for one signature.
+
+    Attributes:
+        graphs: what was compiled.
+        report: the verdict of the check, if there was one.
+        pattern: the memory sharing among the inputs that it is valid for, or None if any will do.
+        guard: for `dynamic=True`, the shape conditions.
+    """
+
+    def __init__(self, recipe: Recipe, signature: Signature) -> None:
+        self._name = recipe.name
+        outputs = _Outputs()
+        pipeline = recipe.pipeline()
+
+        def flat(*tensors: Any) -> list[Any]:
+            with recording_source():
+                return outputs.flatten(signature.run("traced", tensors))
+
+        with _explained(recipe):
+            self._compiled = aot.trace(
+                flat, signature.tensors, signature.static, dynamic=recipe.dynamic, **pipeline.keywords()
+            )
+        self._outputs = outputs
+        assert pipeline.graphs is not None  # AOTAutograd always compiles a forward graph
+        self.graphs = pipeline.graphs
+        self.graphs.input_names = tuple(signature.names)
+        self.report: CheckReport | None = None
+        shared = aot.memory_pattern(signature.tensors)
+        self.pattern: Hashable = shared if shared or self._compiled.mutated else None
+        self.guard = self._compiled.guard
+        self._unused = aot.unused_gradients(self.graphs, self._compiled)
+
+    def run(self, tensors: Sequence[Tensor]) -> Any:
+        """Run the compiled forward graph; its outputs carry the compiled backward graph."""
+        compiled = self._compiled
+        if compiled.leaf_mutated and torch.is_grad_enabled():
+            aot.refuse_leaf_mutation([tensors[i] for i in compiled.leaf_mutated])
+        results = compiled.call(*tensors)
+        if self.graphs.backward is not None:
+            mutated = [tensors[i] for i in compiled.mutated]
+            aot.watch_backward([*results, *mutated], self._name, self._unused)
+        return self._outputs.rebuild(results)
+
+    def check(self, recipe: Recipe, signature: Signature, want: Any) -> None:
+        """Compare with eager's outcome on copies of the same inputs.
+
+        Raises:
+            MismatchError: they differ.
+        """
+        got = run_on_copies(self.run, signature.tensors)
+        self.report = compare(recipe.subject, signature.names, got, want)
+        raise_if_different(self.report)
+
+
+class _Outputs:
+    """The structure of a function's result: which leaves the graph computes, and the constants between them."""
+
+    def __init__(self) -> None:
+        self._leaves: list[Any] = []
+        self._spec: Any = None
+
+    def flatten(self, outputs: Any) -> list[Any]:
+        leaves, self._spec = pytree.tree_flatten(outputs)
+        computed = []
+        self._leaves = []
+        for leaf in leaves:
+            if aot.is_traced(leaf):
+                self._leaves.append(_COMPUTED)
+                computed.append(leaf)
+            elif isinstance(leaf, CONSTANT_TYPES):
+                self._leaves.append(leaf)
+            elif isinstance(leaf, Tensor):
+                raise TraceError(
+                    f"the function returns a tensor of shape {list(leaf.shape)} that it neither computed nor received. "
+                    "Pass it as an argument."
+                )
+            else:
+                raise TraceError(
+                    f"the function returns a {type(leaf).__name__}, which a compiled graph cannot rebuild. Return "
+                    "tensors in tuples, lists, dicts or named tuples, or register the class with torch.utils._pytree."
+                )
+        return computed
+
+    def rebuild(self, results: Sequence[Any]) -> Any:
+        rest = iter(results)
+        leaves = [next(rest) if leaf is _COMPUTED else leaf for leaf in self._leaves]
+        return pytree.tree_unflatten(leaves, self._spec)
+
+
+_COMPUTED = object()
+
+
+@contextmanager
+def _explained(recipe: Recipe) -> Iterator[None]:
+    """Turn the ways in which tracing fails into errors that say what to do."""
+    try:
+        yield
+    except Exception as e:
+        where = user_line(e.__traceback__)
+        at = f" at {where}" if where else ""
+        if aot.is_data_dependent(e):
+            raise TraceError(
+                f"{recipe.name!r} needs the value of a tensor{at}: its control flow or its shapes depend on data, which "
+                "one graph cannot hold. Use capture='dynamo', which splits the function there."
+            ) from e
+        if aot.is_foreign_tensor(e):
+            raise TraceError(
+                f"{recipe.name!r} uses a tensor{at} that is neither an argument nor found in its closure, globals or "
+                "attributes. Pass it as an argument."
+            ) from e
+        raise
+
+
+def outcome_in_eager(signature: Signature) -> Any:
+    """Outputs, gradients and mutations of the function itself, run on copies of the inputs."""
+    return run_on_copies(functools.partial(signature.run, "run on copies of its inputs"), signature.tensors)

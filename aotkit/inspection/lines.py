@@ -1,0 +1,119 @@
+"""A graph as lines of text: one operation each, under the source line that it comes from."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from aotkit.inspection.nodes import dtype_name, operator_name, output_nodes, type_name
+from aotkit.inspection.saved import SavedValue, recomputed, recomputed_views, saved_placeholders
+from aotkit.inspection.source import printable, source_line
+from aotkit.interfaces import Graphs
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a listing. `role` is "source", "recomputed" or "" for the others."""
+
+    text: str
+    role: str = ""
+
+
+def forward_lines(graphs: Graphs) -> list[Line]:
+    """The forward graph; inputs carry the user's names, the last lines say what is returned and what is saved."""
+    placeholders = graphs.forward.graph.find_nodes(op="placeholder")
+    labels = {
+        node: f"input {printable(name)}".rstrip()
+        for node, name in zip_longest(placeholders, graphs.input_names, fillvalue="")
+        if isinstance(node, Node)
+    }
+    returned = [_argument(node) for node in output_nodes(graphs.forward)]
+    lines = [Line(_heading(graphs)), *_graph_lines(graphs.forward, labels, {})]
+    lines.append(Line(f"return {', '.join(returned[: graphs.num_outputs])}".rstrip()))
+    if returned[graphs.num_outputs :]:
+        lines.append(Line(f"save for backward {', '.join(returned[graphs.num_outputs :])}"))
+    return lines
+
+
+def _heading(graphs: Graphs) -> str:
+    return "forward" if graphs.backward is not None else "forward (no gradients: inference graph)"
+
+
+def backward_lines(graphs: Graphs) -> list[Line]:
+    """The backward graph; placeholders say what was saved, operations that forward had done already are marked."""
+    if graphs.backward is None:
+        return []
+    names = input_labels(graphs)
+    saved = saved_placeholders(graphs)
+    labels = {
+        node: f"saved {value_label(saved[node], names)}" if node in saved else "tangent"
+        for node in graphs.backward.graph.find_nodes(op="placeholder")
+    }
+    marks = dict.fromkeys(recomputed(graphs), "recomputed") | dict.fromkeys(recomputed_views(graphs), "view again")
+    returned = ", ".join(_argument(node) for node in output_nodes(graphs.backward))
+    return [Line("backward"), *_graph_lines(graphs.backward, labels, marks), Line(f"return {returned}")]
+
+
+def input_labels(graphs: Graphs) -> dict[str, str]:
+    """The user's name for each input, by the name of its placeholder in the forward graph."""
+    placeholders = graphs.forward.graph.find_nodes(op="placeholder")
+    return {node.name: printable(name) for node, name in zip(placeholders, graphs.input_names, strict=False)}
+
+
+def value_label(value: SavedValue, names: dict[str, str]) -> str:
+    """`activation`, or for what the caller holds anyway which one it is: `input x`, `view of input layer.weight`."""
+    return f"{value.kind} {names[value.storage]}" if value.storage in names else value.kind
+
+
+def _graph_lines(gm: GraphModule, labels: dict[Node, str], marks: dict[Node, str]) -> Iterator[Line]:
+    previous = ""
+    subgraphs: list[tuple[str, GraphModule]] = []
+    for node in gm.graph.nodes:
+        if node.op == "output":
+            continue
+        if node.op == "get_attr" and isinstance(getattr(gm, str(node.target), None), GraphModule):
+            subgraphs.append((str(node.target), getattr(gm, str(node.target))))
+            continue
+        source = source_line(node) if node.op != "placeholder" else None
+        comment = f"# {source}  {source.code}".rstrip() if source is not None else ""
+        if comment and comment != previous:
+            yield Line(comment, "source")
+        previous = comment or previous
+        mark = f"  ~ {marks[node]}" if node in marks else ""
+        yield Line(
+            f"{node.name}: {type_name(node.meta.get('val'))} = {labels.get(node) or _expression(node)}{mark}",
+            marks.get(node, ""),
+        )
+    for name, subgraph in subgraphs:
+        returned = ", ".join(_argument(node) for node in output_nodes(subgraph))
+        yield Line(f"subgraph {name}")
+        yield from (Line("  " + line.text, line.role) for line in _graph_lines(subgraph, {}, {}))
+        yield Line(f"  return {returned}")
+
+
+def _expression(node: Node) -> str:
+    if node.op == "get_attr":
+        return f"constant {node.target}"
+    if node.op == "placeholder":
+        return "input"
+    if operator_name(node) == "getitem":
+        return f"{_argument(node.args[0])}[{_argument(node.args[1])}]"
+    arguments = [_argument(argument) for argument in node.args]
+    arguments += [f"{key}={_argument(value)}" for key, value in node.kwargs.items()]
+    return f"{operator_name(node)}({', '.join(arguments)})"
+
+
+def _argument(argument: Any) -> str:
+    if isinstance(argument, Node):
+        return argument.name
+    if isinstance(argument, (list, tuple)):
+        return "[" + ", ".join(map(_argument, argument)) + "]"
+    if isinstance(argument, torch.dtype):
+        return dtype_name(argument)
+    if isinstance(argument, (torch.device, torch.layout, torch.memory_format)):
+        return str(argument).removeprefix("torch.")
+    return printable(re.sub(r"\s+", " ", repr(argument)))

@@ -1,0 +1,109 @@
+"""What one graph node computes: short names, types and sizes."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.multiprocessing.reductions import StorageWeakRef
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_SHORT = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"))
+
+
+def operator_name(node: Node) -> str:
+    """Short name of the operator: `add` for `aten.add.Tensor`, `prims.iota` for another namespace."""
+    target = node.target
+    if isinstance(target, str):
+        return target
+    if hasattr(target, "overloadpacket"):
+        return str(target.overloadpacket).removeprefix("aten.")
+    return str(getattr(target, "__name__", target))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`f32` for `torch.float32`, `bf16` for `torch.bfloat16`, `i64` for `torch.int64`, `bool` for `torch.bool`."""
+    name = str(dtype).removeprefix("torch.")
+    for long, short in _SHORT:
+        if name.startswith(long):
+            return short + name.removeprefix(long)
+    return name
+
+
+def type_name(value: Any) -> str:
+    """`f32[2, 4]` for a fake tensor, `(f32[2], i64[])` for several, `int s0` for a symbolic size, `?` if unknown."""
+    if isinstance(value, Tensor):
+        return tensor_type_name(value.dtype, value.shape)
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(map(type_name, value)) + ")"
+    if isinstance(value, _SYMBOLIC):
+        return f"{type(value).__name__.removeprefix('Sym').lower()} {value}"
+    return "?" if value is None else type(value).__name__
+
+
+def tensor_type_name(dtype: torch.dtype, shape: Sequence[int | torch.SymInt]) -> str:
+    """`f32[2, s0]`."""
+    return f"{dtype_name(dtype)}[{', '.join(map(str, shape))}]"
+
+
+def bytes_name(nbytes: int | None) -> str:
+    """`8.0 MiB`; `?` if unknown."""
+    if nbytes is None:
+        return "?"
+    size, units = float(nbytes), ["KiB", "MiB", "GiB", "TiB"]
+    if size < 1024:
+        return f"{nbytes} B"
+    while (size := size / 1024) >= 1023.95 and len(units) > 1:
+        units.pop(0)
+    return f"{size:.1f} {units[0]}"
+
+
+def size_hint(size: int | torch.SymInt) -> int | None:
+    """The integer that a size had while tracing; None for a size that depends on data."""
+    if isinstance(size, int):
+        return size
+    return int(size.node.hint) if size.node.has_hint() else None
+
+
+def is_symbolic(node: Node) -> bool:
+    """Whether the node's value is a symbolic number instead of a tensor."""
+    return isinstance(node.meta.get("val"), _SYMBOLIC)
+
+
+def is_operation(node: Node) -> bool:
+    """Whether the node calls an operator, other than to pick one of several results or to read a size."""
+    return node.op == "call_function" and node.target is not operator.getitem and not is_symbolic(node)
+
+
+def output_nodes(gm: GraphModule) -> list[Node | None]:
+    """What the graph returns, one entry per output; None for an output that is a constant or missing gradient."""
+    (returned,) = gm.graph.output_node().args
+    values = returned if isinstance(returned, (list, tuple)) else [returned]
+    return [value if isinstance(value, Node) else None for value in values]
+
+
+def storage_of(value: Any) -> torch.UntypedStorage | None:
+    """The storage of a fake tensor; None for a sparse one and for what is no tensor."""
+    return value.untyped_storage() if isinstance(value, Tensor) and value.layout == torch.strided else None
+
+
+def storages(gm: GraphModule) -> dict[Node, Node]:
+    """For each node, the first node of the graph whose result lies in the same storage: itself unless it is a view.
+
+    Fake tensors of one trace share a storage exactly where the real ones will, also through operators that view only
+    sometimes, such as `reshape`, and through `getitem` of a `split`. A node without a fake tensor stands for itself.
+    """
+    first: dict[StorageWeakRef, Node] = {}
+    roots: dict[Node, Node] = {}
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        several = isinstance(value, (list, tuple)) and len(value) > 0
+        storage = storage_of(value[0] if several else value)
+        roots[node] = node
+        if storage is not None:
+            key = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+            # A tuple does not own the storage of its first entry: that is the `getitem` which takes it out.
+            roots[node] = first.get(key, node) if several else first.setdefault(key, node)
+    return roots

@@ -1,0 +1,177 @@
+"""What forward keeps in memory for backward, and what backward computes again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from aotkit.inspection.nodes import (
+    is_operation,
+    is_symbolic,
+    operator_name,
+    output_nodes,
+    size_hint,
+    storage_of,
+    storages,
+)
+from aotkit.inspection.source import SourceLine, source_line
+from aotkit.interfaces import Graphs
+
+
+@dataclass(frozen=True)
+class SavedValue:
+    """One value that forward returns for backward.
+
+    Attributes:
+        name: of the forward graph's node.
+        kind: "activation", "input", "view of input", "output", "view of output" or "symbolic size".
+        dtype: None unless it is a tensor.
+        shape: may hold symbolic sizes.
+        nbytes: bytes of the whole storage that the value keeps alive, with the symbolic sizes of the trace;
+            None if the graph does not say.
+        storage: name of the first node in that storage; equal for values that share memory.
+        operator: short name of the operator that computed the value; "" for an input.
+        source: the user's line that it comes from.
+    """
+
+    name: str
+    kind: str
+    dtype: torch.dtype | None
+    shape: tuple[int | torch.SymInt, ...]
+    nbytes: int | None
+    storage: str
+    operator: str
+    source: SourceLine | None
+
+
+def saved_values(graphs: Graphs) -> list[SavedValue]:
+    """The values that forward returns beyond `graphs.num_outputs`, in that order."""
+    roots = storages(graphs.forward)
+    kept = _kept_outputs(graphs)
+    kept_storages = {roots[node] for node in kept}
+    return [_saved_value(node, roots, kept, kept_storages) for node in _saved_nodes(graphs)]
+
+
+def saved_bytes(graphs: Graphs) -> int:
+    """Bytes of memory that only backward needs: each storage that holds a saved activation, once.
+
+    Inputs, outputs and views of them are not counted: the caller holds them anyway. Nor is a value whose size depends
+    on data: its `nbytes` is None.
+    """
+    return storage_bytes([value for value in saved_values(graphs) if value.kind == "activation"])
+
+
+def storage_bytes(values: Sequence[SavedValue]) -> int:
+    """Bytes of the distinct storages of `values`; a storage of unknown size counts as none."""
+    return sum({value.storage: value.nbytes or 0 for value in values}.values())
+
+
+def recomputed(graphs: Graphs) -> list[Node]:
+    """The operations of backward whose result forward had computed already; see `recomputed_views` for views.
+
+    Two operations are the same if operator and arguments are, whatever the nodes are called. So what a derivative
+    formula computes again, as `sin` and `cos` do in `x.sin() + x.cos()`, counts like what the partitioner chose.
+    """
+    roots = storages(graphs.backward) if graphs.backward is not None else {}
+    return [node for node in _computed_twice(graphs) if roots[node] is node]
+
+
+def recomputed_views(graphs: Graphs) -> list[Node]:
+    """The views that backward takes again: they cost neither memory nor a kernel."""
+    roots = storages(graphs.backward) if graphs.backward is not None else {}
+    return [node for node in _computed_twice(graphs) if roots[node] is not node]
+
+
+def saved_placeholders(graphs: Graphs) -> dict[Node, SavedValue]:
+    """For each placeholder of backward that takes a saved value, that value."""
+    if graphs.backward is None:
+        return {}
+    # Forward returns the symbolic sizes last, backward takes them first.
+    values = sorted(saved_values(graphs), key=lambda value: value.kind != "symbolic size")
+    return dict(zip(graphs.backward.graph.find_nodes(op="placeholder"), values, strict=False))
+
+
+def _saved_nodes(graphs: Graphs) -> list[Node]:
+    return [node for node in output_nodes(graphs.forward)[graphs.num_outputs :] if node is not None]
+
+
+def _kept_outputs(graphs: Graphs) -> set[Node]:
+    """The outputs that the caller holds. The new value of a mutated input is copied into the input and then freed."""
+    outputs = output_nodes(graphs.forward)[: graphs.num_outputs]
+    descriptions = graphs.forward.graph.output_node().meta.get("desc") or [None] * len(outputs)
+    return {
+        node
+        for node, description in zip(outputs, descriptions, strict=False)
+        if node is not None and type(description).__name__ != "InputMutationAOTOutput"
+    }
+
+
+def _saved_value(node: Node, roots: dict[Node, Node], outputs: set[Node], output_storages: set[Node]) -> SavedValue:
+    root, value = roots[node], node.meta.get("val")
+    if is_symbolic(node):
+        kind = "symbolic size"
+    elif root.op == "placeholder":
+        kind = "input" if node is root else "view of input"
+    elif root in output_storages:
+        kind = "output" if node in outputs else "view of output"
+    else:
+        kind = "activation"
+    tensor = value if isinstance(value, Tensor) else None
+    return SavedValue(
+        name=node.name,
+        kind=kind,
+        dtype=None if tensor is None else tensor.dtype,
+        shape=() if tensor is None else tuple(tensor.shape),
+        nbytes=_storage_size(node),
+        storage=root.name,
+        operator="" if node.op == "placeholder" else operator_name(_producer(node)),
+        source=source_line(node),
+    )
+
+
+def _storage_size(node: Node) -> int | None:
+    if is_symbolic(node):
+        return 0
+    storage = storage_of(node.meta.get("val"))
+    # The annotation of nbytes() says int, but under symbolic shapes it is a SymInt.
+    size: Any = None if storage is None else storage.nbytes()
+    return None if size is None else size_hint(size)
+
+
+def _producer(node: Node) -> Node:
+    """The operation behind a `getitem` of its results."""
+    while node.op == "call_function" and operator_name(node) == "getitem" and isinstance(node.args[0], Node):
+        node = node.args[0]
+    return node
+
+
+def _computed_twice(graphs: Graphs) -> list[Node]:
+    if graphs.backward is None:
+        return []
+    table: dict[Any, int] = {}
+    forward = _number_values(graphs.forward, table, {})
+    names = {node.name: number for node, number in forward.items()}
+    given = {node: names[value.name] for node, value in saved_placeholders(graphs).items()}
+    known = set(forward.values())
+    backward = _number_values(graphs.backward, table, given)
+    return [node for node, number in backward.items() if is_operation(node) and number in known]
+
+
+def _number_values(gm: GraphModule, table: dict[Any, int], given: dict[Node, int]) -> dict[Node, int]:
+    """A number for each node, equal for equal operators and arguments; `table` holds those given so far."""
+    numbers: dict[Node, int] = {}
+    for node in gm.graph.nodes:
+        if node in given:
+            numbers[node] = given[node]
+            continue
+        tags = getattr(node.target, "tags", ())
+        if node.op != "call_function" or torch.Tag.nondeterministic_seeded in tags:
+            key: Any = (node.op, node.name if node.op != "get_attr" else node.target)
+        else:
+            key = (node.target, str(map_arg((node.args, node.kwargs), lambda arg: f"%{numbers[arg]}")))
+        numbers[node] = table.setdefault(key, len(table))
+    return numbers

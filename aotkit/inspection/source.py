@@ -1,0 +1,137 @@
+"""Which line of the user's code a graph node comes from."""
+
+import contextlib
+import importlib
+import linecache
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.traceback import set_stack_trace
+from torch.overrides import TorchFunctionMode
+
+_TORCH = os.path.dirname(torch.__file__)
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_LIBRARIES = (
+    _TORCH + os.sep,
+    os.path.join(os.path.dirname(_TORCH), "functorch") + os.sep,
+    os.path.dirname(importlib.__file__) + os.sep,
+    contextlib.__file__,
+    "<frozen ",
+    "<eval_with_key>",  # the code that torch.fx generates for a graph
+)
+# Only these two folders of aotkit: its benchmark workloads and conformance models are user code.
+_CORE = (_HERE, os.path.dirname(_HERE))
+_FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)(?:\n    (.*))?', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """One line of the user's code: path of the file, line number, stripped text, name of the function it is in."""
+
+    file: str
+    line: int
+    code: str
+    function: str
+
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.file)}:{self.line}"
+
+
+def printable(text: str) -> str:
+    """`text` without line breaks and control characters, which could move the cursor or forge lines."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+@lru_cache(maxsize=4096)
+def _is_library(file: str) -> bool:
+    return file.startswith(_LIBRARIES) or os.path.dirname(file) in _CORE
+
+
+class _Recorder(TorchFunctionMode):
+    def __init__(self, boundary: int) -> None:
+        super().__init__()
+        self._boundary = boundary
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        # Dynamo traces this very function where the user's code calls torch.cond and the like: it cannot read frames.
+        if not torch.compiler.is_compiling():
+            trace = _format_caller(sys._getframe(1), self._boundary)
+            if trace:
+                set_stack_trace([trace])
+        return func(*args, **(kwargs or {}))
+
+
+def recording_source() -> TorchFunctionMode:
+    """A context in which each torch call notes the user's line for the nodes that AOTAutograd traces from it.
+
+    Enter it inside the function that AOTAutograd traces, around the call of the user's function; the frame that calls
+    `recording_source()` and those outside it do not count as the user's. AOTAutograd carries the lines over to the
+    backward nodes. A call without a frame of the user's keeps the line that is already set, such as the one that
+    Dynamo recorded. Nothing happens outside of a trace.
+    """
+    return _Recorder(id(sys._getframe(1)))
+
+
+def _format_caller(frame: FrameType | None, boundary: int) -> str | None:
+    while frame is not None and id(frame) != boundary:
+        code = frame.f_code
+        if not _is_library(code.co_filename):
+            text = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals).strip()
+            return f'  File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}\n    {text}\n'
+        frame = frame.f_back
+    return None
+
+
+def credit_backward(joint: GraphModule) -> None:
+    """Give the backward nodes of a joint graph the source line of the forward operation that they differentiate.
+
+    Changes `node.meta["stack_trace"]`. AOTAutograd credits the backward of an `autograd.Function` to the line of the
+    operation before it, because autograd records the line when it creates the function's node, before its first torch
+    call. The sequence number of the autograd node, which both sides carry, says it right.
+    """
+    forward: dict[int, str] = {}
+    for node in joint.graph.nodes:
+        number = node.meta.get("seq_nr")
+        if number is None or node.meta.get("is_gradient_acc"):
+            continue
+        if node.meta.get("partitioner_tag") == "is_backward":
+            if number in forward:
+                node.meta["stack_trace"] = forward[number]
+        elif node.meta.get("stack_trace"):
+            # The first node has the number for its own; operations without an autograd node repeat it.
+            forward.setdefault(number, node.meta["stack_trace"])
+
+
+def source_line(node: Node) -> SourceLine | None:
+    """The innermost line of user code that `node` was traced from; None if its trace has no frame outside libraries."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    for file, line, function, code in reversed(frames):
+        if not _is_library(file):
+            return SourceLine(printable(file), int(line), printable(code.strip()), printable(function))
+    return None
+
+
+def user_line(traceback: TracebackType | None) -> SourceLine | None:
+    """The innermost line of user code in the traceback of an exception."""
+    found = None
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if not _is_library(code.co_filename):
+            text = linecache.getline(code.co_filename, traceback.tb_lineno, traceback.tb_frame.f_globals)
+            found = SourceLine(code.co_filename, traceback.tb_lineno, text.strip(), code.co_name)
+        traceback = traceback.tb_next
+    return found

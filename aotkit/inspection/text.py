@@ -1,0 +1,146 @@
+"""`Graphs` as plain text, for a terminal or a bug report."""
+
+import shutil
+import sys
+import textwrap
+from itertools import zip_longest
+
+import torch
+
+from aotkit.inspection.lines import Line, backward_lines, forward_lines, input_labels, value_label
+from aotkit.inspection.nodes import bytes_name, is_operation, size_hint, tensor_type_name
+from aotkit.inspection.saved import SavedValue, recomputed, recomputed_views, saved_values, storage_bytes
+from aotkit.inspection.source import printable
+from aotkit.interfaces import Graphs
+
+_GAP = " | "
+_NARROWEST_COLUMN = 58
+COLUMNS = ("name", "type", "bytes", "kind", "operator", "source")
+
+
+def render_text(graphs: Graphs, width: int | None = None) -> str:
+    """The whole compilation as text: header, both graphs, the table of saved values, totals.
+
+    Forward and backward stand side by side if `width` leaves each 58 characters, else below each other. `width`
+    defaults to the terminal's, at least 80, and to 160 if the output is not a terminal.
+    """
+    if width is None:
+        width = max(80, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 160
+    sections = [_paragraph([title(graphs), operation_count(graphs)], width), _listings(graphs, width)]
+    if graphs.backward is not None:
+        sections += [_table(graphs, width), _paragraph(totals(graphs), width)]
+    return "\n\n".join(sections)
+
+
+def title(graphs: Graphs) -> str:
+    """`f: backend nop, partition min_cut; s0 = 8`, with the values that symbolic sizes had while tracing."""
+    text = f"{printable(graphs.name)}: backend {printable(graphs.backend)}"
+    if graphs.backward is not None:
+        text += f", partition {printable(graphs.partition)}"
+    sizes = _symbols(graphs)
+    return text + (f"; traced with {', '.join(sizes)}" if sizes else "")
+
+
+def table_rows(graphs: Graphs) -> list[tuple[str, ...]]:
+    """The saved values, largest storage first, as the texts of `COLUMNS`; a storage's bytes stand on its first row."""
+    names = input_labels(graphs)
+    rows: list[tuple[str, ...]] = []
+    seen: set[str] = set()
+    for value in sorted(saved_values(graphs), key=lambda v: (v.kind != "activation", -(v.nbytes or 0), v.storage)):
+        size = "(shared)" if value.storage in seen else "" if value.dtype is None else bytes_name(value.nbytes)
+        seen.add(value.storage)
+        shared = value.kind == "activation" and value.storage != value.name
+        rows.append(
+            (
+                value.name,
+                value.kind if value.dtype is None else tensor_type_name(value.dtype, value.shape),
+                size,
+                value_label(value, names),
+                f"{value.operator} of {value.storage}" if shared else value.operator,
+                f"{value.source}  {value.source.code}" if value.source else "",
+            )
+        )
+    return rows
+
+
+def totals(graphs: Graphs) -> list[str]:
+    """What backward costs, as sentences: bytes of saved activations, what is alive anyway, what is recomputed."""
+    values = saved_values(graphs)
+    activations = [value for value in values if value.kind == "activation"]
+    alive = [value for value in values if value.dtype is not None and value.kind != "activation"]
+    again, views = recomputed(graphs), recomputed_views(graphs)
+    lines = [
+        f"saved activations: {_total(activations)}",
+        f"inputs, outputs and their views (alive anyway): {_total(alive)}",
+        f"recomputed: {_count(len(again), 'operation')}" + _names([node.name for node in again]),
+    ]
+    if views:
+        lines.append(f"views taken again: {len(views)}" + _names([node.name for node in views]))
+    return lines
+
+
+def operation_count(graphs: Graphs) -> str:
+    """`forward 5 operations, backward 4 operations`."""
+    parts = {"forward": graphs.forward, "backward": graphs.backward}
+    return ", ".join(
+        f"{name} {_count(sum(map(is_operation, gm.graph.nodes)), 'operation')}"
+        for name, gm in parts.items()
+        if gm is not None
+    )
+
+
+def _total(values: list[SavedValue]) -> str:
+    unknown = sum(value.nbytes is None for value in values)
+    text = f"{bytes_name(storage_bytes(values))} in {_count(len({v.storage for v in values}), 'storage')}"
+    return text + f" ({_count(len(values), 'value')}{f', {unknown} of unknown size' if unknown else ''})"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _names(names: list[str]) -> str:
+    return f": {', '.join(names)}" if names else ""
+
+
+def _symbols(graphs: Graphs) -> list[str]:
+    sizes: dict[str, int | None] = {}
+    for node in graphs.forward.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else [value]:
+            if isinstance(size, torch.SymInt) and str(size).isidentifier():
+                sizes[str(size)] = size_hint(size)
+    return [f"{name} = {value}" for name, value in sizes.items()]
+
+
+def _listings(graphs: Graphs, width: int) -> str:
+    forward, backward = forward_lines(graphs), backward_lines(graphs)
+    column = (width - len(_GAP)) // 2
+    if not backward or column < _NARROWEST_COLUMN:
+        return "\n\n".join(_listing(lines, width) for lines in (forward, backward) if lines)
+    rows = zip_longest(_listing(forward, column).split("\n"), _listing(backward, column).split("\n"), fillvalue="")
+    return "\n".join(f"{left:{column}}{_GAP}{right}".rstrip() for left, right in rows)
+
+
+def _listing(lines: list[Line], width: int) -> str:
+    heading, *body = lines
+    return "\n".join([heading.text, *(_wrapped("  " + line.text, width) for line in body)])
+
+
+def _paragraph(lines: list[str], width: int) -> str:
+    return "\n".join(_wrapped(line, width) for line in lines)
+
+
+def _wrapped(text: str, width: int) -> str:
+    return textwrap.fill(text, width, subsequent_indent="      ", break_on_hyphens=False)
+
+
+def _table(graphs: Graphs, width: int) -> str:
+    rows = [COLUMNS, *table_rows(graphs)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
+    lines = ["saved for backward"]
+    for row in rows:
+        cells = [cell.ljust(size) for cell, size in zip(row, widths, strict=True)]
+        cells[2] = row[2].rjust(widths[2])
+        lines.append(_wrapped("  " + "  ".join(cells).rstrip(), width))
+    return "\n".join(lines if len(rows) > 1 else ["saved for backward: nothing"])

@@ -1,0 +1,60 @@
+"""Compiled modules: the same module, with its own state, whose `forward` is compiled."""
+
+import copy
+from typing import Any
+
+from torch import nn
+
+from aotkit.compiler import CompiledFunction
+from aotkit.interfaces import Graphs
+
+
+class CompiledModule(nn.Module):
+    """Mixed into a module's own class, so that it stays an instance of it with the same parameters and attributes."""
+
+    _compiled: CompiledFunction[..., Any]
+    _original: type[nn.Module]
+    _options: dict[str, Any]
+
+    # A property, so that it wins over a `forward` in the module's own attributes.
+    @property
+    def forward(self) -> CompiledFunction[..., Any]:  # type: ignore[override]
+        """The compiled forward."""
+        return self._compiled
+
+    def graphs(self, *args: Any, **kwargs: Any) -> Graphs:
+        """The graphs that a call with these arguments runs; compiles them if need be."""
+        return self._compiled.graphs(*args, **kwargs)
+
+    @property
+    def __wrapped__(self) -> nn.Module:
+        """The uncompiled module; it shares its state with the compiled one."""
+        return uncompiled(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        return compile_module(copy.deepcopy(uncompiled(self), memo), self._options)
+
+    def __reduce__(self) -> Any:
+        return compile_module, (uncompiled(self), self._options)
+
+
+def compile_module(module: nn.Module, options: dict[str, Any]) -> nn.Module:
+    """A module that shares the state of `module` and calls its compiled forward."""
+    if isinstance(module, CompiledModule):
+        module = uncompiled(module)
+    cls = type(module)
+    forward = CompiledFunction(module.forward, **options)
+    # Compiled functions are descriptors; this one is bound already.
+    namespace = {"_compiled": staticmethod(forward), "_original": cls, "_options": options}
+    bases = (CompiledModule, cls)
+    compiled_class = type(cls)(f"Compiled{cls.__name__}", bases, {**namespace, "__module__": cls.__module__})
+    compiled = object.__new__(compiled_class)
+    compiled.__dict__ = module.__dict__
+    return compiled  # type: ignore[no-any-return]
+
+
+def uncompiled(module: CompiledModule) -> nn.Module:
+    """The module as it was before `compile_module`, with the state that it has now."""
+    original: nn.Module = object.__new__(module._original)
+    original.__dict__ = module.__dict__
+    return original

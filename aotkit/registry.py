@@ -1,0 +1,246 @@
+"""Names -> backends and partitioners.
+
+Two sources, looked up in this order: objects registered in this process with `register_backend` and
+`register_partitioner`, then the entry points of installed packages. aotkit's own built-ins are entry points too
+(pyproject.toml); nothing is imported until its name is asked for.
+"""
+
+import difflib
+import re
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar, overload
+
+from aotkit.errors import AotkitError, DuplicateNameError, UnavailableError, UnknownNameError
+from aotkit.interfaces import Backend, GraphCompiler, Partitioner
+
+T = TypeVar("T")
+AnyBackend = Backend | GraphCompiler
+
+
+class Registry(Generic[T]):
+    """One kind of plug-in, by name."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.group = f"aotkit.{kind}s"
+        self._local: dict[str, T] = {}
+
+    def names(self) -> list[str]:
+        """All names, sorted. Imports nothing."""
+        return sorted({*self._local, *entry_points(group=self.group).names})
+
+    def register(self, name: str, obj: T) -> None:
+        """Add `obj` for this process. The same function again (a notebook cell run twice) replaces itself."""
+        if not re.fullmatch("[a-z0-9_]+", name):
+            raise ValueError(f"{self.kind} name {name!r} must consist of lower-case letters, digits and underscores.")
+        old = self._local.get(name)
+        if old is not None and _identity(old) != _identity(obj):
+            raise DuplicateNameError(
+                f"{self.kind} {name!r} cannot be {_owner(obj)}: it is already {_owner(old)}. "
+                f"Choose another name, or call unregister_{self.kind}({name!r}) first."
+            )
+        if old is None and (points := self._points(name)):
+            raise DuplicateNameError(
+                f"{self.kind} {name!r} cannot be {_owner(obj)}: it is already {_origins(points)}. Choose another name."
+            )
+        self._local[name] = obj
+
+    def unregister(self, name: str) -> None:
+        """Forget an object registered in this process; installed packages keep their names."""
+        if name not in self._local:
+            if points := self._points(name):
+                raise UnknownNameError(
+                    f"{self.kind} {name!r} was not registered in this process: it is {_origins(points)}. "
+                    "Uninstall that package to remove it."
+                )
+            raise self._unknown(name)
+        del self._local[name]
+
+    def lookup(self, name: str) -> T:
+        """The object of this name; imports the plug-in that provides it."""
+        if name in self._local:
+            return self._local[name]
+        match self._points(name):
+            case []:
+                raise self._unknown(name)
+            case [point]:
+                return self._load(point)
+            case points:
+                raise DuplicateNameError(
+                    f"{self.kind} {name!r} is provided twice: {_origins(points)}. Uninstall all but one."
+                )
+
+    def _points(self, name: str) -> list[EntryPoint]:
+        return list(entry_points(group=self.group, name=name))
+
+    def _load(self, point: EntryPoint) -> T:
+        try:
+            return point.load()  # type: ignore[no-any-return]
+        except Exception as e:
+            raise UnavailableError(
+                f"{self.kind} {point.name!r} ({_origins([point])}) is broken: importing it raised "
+                f"{type(e).__name__}: {e}. Repair or uninstall that package."
+            ) from e
+
+    def _unknown(self, name: str) -> UnknownNameError:
+        names = self.names()
+        if not names:
+            return UnknownNameError(
+                f"no {self.kind} is registered at all: aotkit is imported but not installed. "
+                "Run `pip install -e .` in its checkout."
+            )
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        return UnknownNameError(f"no {self.kind} is named {name!r}.{hint} Registered: {', '.join(names)}.")
+
+
+def _function(obj: Any) -> Any:
+    return obj.fw_compiler if isinstance(obj, Backend) else obj
+
+
+def _identity(obj: Any) -> Any:
+    """Equal for a function and its redefinition, different for two functions."""
+    obj = _function(obj)
+    named = obj if hasattr(obj, "__qualname__") else type(obj)
+    # Lambdas share one name, so their code has to tell them apart.
+    code = getattr(obj, "__code__", None) if named.__qualname__.endswith("<lambda>") else None
+    return named.__module__, named.__qualname__, code and (code.co_code, code.co_consts, code.co_names)
+
+
+def _owner(obj: Any) -> str:
+    module, qualname, _ = _identity(obj)
+    return f"{module}.{qualname}"
+
+
+def _origins(points: list[EntryPoint]) -> str:
+    return " and ".join(f"{p.value} of package {p.dist.name if p.dist else 'unknown'}" for p in points)
+
+
+BACKENDS: Registry[AnyBackend] = Registry("backend")
+PARTITIONERS: Registry[Partitioner] = Registry("partitioner")
+
+
+def list_backends() -> list[str]:
+    """Names that `compile(backend=...)` takes; `backend_status` says which of them run here."""
+    return BACKENDS.names()
+
+
+def list_partitioners() -> list[str]:
+    """Names that `compile(partition=...)` takes."""
+    return PARTITIONERS.names()
+
+
+def backend_status() -> dict[str, str | None]:
+    """For each backend None if it can run here, else the reason why not. Imports every plug-in."""
+    return {name: _problem(get_backend, name) for name in list_backends()}
+
+
+def partitioner_status() -> dict[str, str | None]:
+    """For each partitioner None if it can be used, else the reason why not. Imports every plug-in."""
+    return {name: _problem(get_partitioner, name) for name in list_partitioners()}
+
+
+def _problem(get: Callable[[str], object], name: str) -> str | None:
+    try:
+        get(name)
+    except AotkitError as e:
+        return str(e)
+    return None
+
+
+B = TypeVar("B", bound=AnyBackend)
+Q = TypeVar("Q", bound=Partitioner)
+
+
+@overload
+def register_backend(name: str, backend: B) -> B: ...
+@overload
+def register_backend(name: str) -> Callable[[B], B]: ...
+def register_backend(name: str, backend: Any = None) -> Any:
+    """Register a graph compiler or a `Backend` under `name` for this process.
+
+    `register_backend("mine", compiler)`, or `@register_backend("mine")` above a graph compiler.
+
+    Raises:
+        DuplicateNameError: something else has that name.
+    """
+    return _register(BACKENDS, name, backend)
+
+
+@overload
+def register_partitioner(name: str, partition: Q) -> Q: ...
+@overload
+def register_partitioner(name: str) -> Callable[[Q], Q]: ...
+def register_partitioner(name: str, partition: Any = None) -> Any:
+    """Register a partitioner under `name` for this process, as call or as decorator, like `register_backend`."""
+    return _register(PARTITIONERS, name, partition)
+
+
+def _register(registry: Registry[Any], name: str, obj: Any) -> Any:
+    if obj is None:
+        return lambda obj: _register(registry, name, obj)
+    registry.register(name, obj)
+    return obj
+
+
+def unregister_backend(name: str) -> None:
+    """Forget a backend that was registered in this process."""
+    BACKENDS.unregister(name)
+
+
+def unregister_partitioner(name: str) -> None:
+    """Forget a partitioner that was registered in this process."""
+    PARTITIONERS.unregister(name)
+
+
+def get_backend(spec: str | AnyBackend) -> Backend:
+    """What `backend=` means: a registered name, `dynamo:NAME`, a `Backend`, or a graph compiler.
+
+    Raises:
+        UnknownNameError: there is no such name; the message suggests the nearest.
+        UnavailableError: this machine cannot run it, or its package is broken.
+    """
+    found = _lookup_backend(spec) if isinstance(spec, str) else spec
+    backend = found if isinstance(found, Backend) else Backend(_callable("backend", found))
+    try:
+        reason = backend.unavailable()
+    except Exception as e:
+        reason = f"its `unavailable` raised {type(e).__name__}: {e}"
+    if reason is not None:
+        raise UnavailableError(f"backend {name_of(spec)!r} cannot run here: {reason}")
+    return backend
+
+
+def _lookup_backend(name: str) -> AnyBackend:
+    prefix, _, dynamo_name = name.partition(":")
+    if prefix == "dynamo" and dynamo_name:
+        from aotkit.aot import dynamo_backend
+
+        return dynamo_backend(dynamo_name)
+    return BACKENDS.lookup(name)
+
+
+def get_partitioner(spec: str | Partitioner) -> Partitioner:
+    """What `partition=` means: a registered name or a partitioner.
+
+    Raises:
+        UnknownNameError: there is no such name; the message suggests the nearest.
+        UnavailableError: its package is broken.
+    """
+    partition: Partitioner = _callable("partitioner", PARTITIONERS.lookup(spec) if isinstance(spec, str) else spec)
+    return partition
+
+
+def _callable(kind: str, obj: Any) -> Any:
+    if not callable(obj):
+        raise TypeError(f"{kind} must be a registered name or a callable, not {obj!r}.")
+    return obj
+
+
+def name_of(spec: Any) -> str:
+    """How messages call a backend or partitioner: its registered name, or its function's."""
+    if isinstance(spec, str):
+        return spec
+    obj = _function(spec)
+    return str(getattr(obj, "__name__", type(obj).__name__))

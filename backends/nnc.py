@@ -1,0 +1,1 @@
+"""TorchScript with the NNC fuser, as in functorch's tutorial."""

@@ -1,0 +1,195 @@
+"""The exact cut: legal, optimal in bytes under its rules, never above the other partitioners."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.fx import Node
+from torch.utils.checkpoint import CheckpointPolicy
+
+from aotkit.aot_partition import is_random
+from aotkit.errors import CompileError
+from aotkit.partitioners import default, min_cut, nx_min_cut
+from aotkit.partitioners.nx_min_cut import Cost, cheapest_cut, partition
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_computes_what_eager_computes(split, workload, dynamic):
+    graphs = split(partition, workload.function, *workload.inputs(), dynamic=dynamic)
+    assert not graphs.draws_in_both()
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_saves_no_more_than_the_others(split, workload, dynamic):
+    inputs = workload.inputs()
+    ours, torchs, everything = (
+        split(p, workload.function, *inputs, dynamic=dynamic).saved_bytes
+        for p in (partition, min_cut.partition, default.partition)
+    )
+    assert ours <= min(torchs, everything)
+
+
+def test_no_expensive_operator_runs_twice(split, workload):
+    graphs = split(partition, workload.function, *workload.inputs())
+    forward, backward = ({n.name: n for n in g.graph.nodes} for g in (graphs.forward, graphs.backward))
+    again = [forward[name] for name in forward.keys() & backward.keys() if backward[name].op == "call_function"]
+    names = {str(node.target) for node in again}
+    assert not [n for n in names if any(word in n for word in ("mm", "conv", "attention", "pool", "dropout", "rand"))]
+
+
+# Small functions whose every set of saved values can be tried. Their operators are of two kinds only: matrix
+# products, which run once, and pointwise operators, views, sums and casts, which may run again.
+def diamond(x: Tensor, w: Tensor) -> Tensor:
+    y = x @ w
+    return (y.sin() + y.cos()).exp() @ w
+
+
+def reduction(x: Tensor, w: Tensor) -> Tensor:
+    y = (x @ w).exp()
+    return (y / y.sum(1, keepdim=True)).sin()
+
+
+def half(x: Tensor, w: Tensor) -> Tensor:
+    return ((x @ w).to(torch.bfloat16).sin() @ w.to(torch.bfloat16)).cos().float()
+
+
+def view_of_product(x: Tensor, w: Tensor) -> Tensor:
+    left, right = (x @ w).view(8, 2, -1).unbind(1)
+    return left.sin() * right
+
+
+def two_outputs(x: Tensor, w: Tensor) -> Tensor:
+    return ((x @ w).tanh() @ w).relu().square()
+
+
+@pytest.mark.parametrize("function", [diamond, reduction, half, view_of_product, two_outputs])
+def test_no_other_set_of_saved_values_is_smaller(split, function):
+    graphs = split(partition, function, torch.randn(8, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True))
+    assert graphs.saved_bytes == smallest_by_enumeration(graphs)
+
+
+def smallest_by_enumeration(graphs) -> int:
+    """The fewest bytes of any set of memory blocks from which the backward pass can be computed."""
+    nodes = [n for n in graphs.joint.graph.nodes if n.op != "output"]
+    outputs = graphs.joint.graph.output_node().args[0]
+    late: set[Node] = set()
+    for node in nodes:
+        if node.name.startswith("tangents") or any(i in late for i in node.all_input_nodes):
+            late.add(node)
+    needed = {i for n in late for i in n.all_input_nodes} - late
+    key = {n: n.meta["val"].untyped_storage()._cdata for n in nodes if isinstance(n.meta["val"], Tensor)}
+    size = {key[n]: n.meta["val"].untyped_storage().nbytes() for n in key}
+    alive = {key[n] for n in nodes if n.op == "placeholder"} | {key[n] for n in outputs[: graphs.num_outputs]}
+    choices = sorted({key[n] for n in nodes if n in key and n not in late} - alive)
+    assert 0 < len(choices) <= 14
+
+    def enough(saved: set[int]) -> bool:
+        def available(node: Node) -> bool:
+            if key.get(node) in saved:
+                return True
+            return node.op == "call_function" and "mm" not in node.name and all(map(available, node.all_input_nodes))
+
+        return all(map(available, needed))
+
+    sets = (set(chosen) for k in range(len(choices) + 1) for chosen in itertools.combinations(choices, k))
+    return min(sum(size[s] for s in chosen) for chosen in sets if enough(chosen | alive))
+
+
+def test_cut_of_random_graphs_is_cheapest():
+    """Against every saved set of 300 random graphs, with forbidden choices and free values among the costs."""
+    random = torch.Generator().manual_seed(0)
+
+    def pick(n: int) -> int:
+        return int(torch.randint(n, (), generator=random))
+
+    for _ in range(300):
+        graph = torch.fx.Graph()
+        nodes: list[Node] = []
+        for _ in range(8):
+            inputs = [nodes[pick(len(nodes))] for _ in range(pick(3)) if nodes]
+            nodes.append(graph.call_function(max, tuple(inputs)))
+        costs = {n: Cost([None, 0, *range(1, 30)][pick(31)], [None, None, 0, 1, 2, 3][pick(6)]) for n in nodes}
+        needed = {nodes[-1], nodes[pick(8)]}
+        prices = [price_of(set(s), needed, costs) for k in range(9) for s in itertools.combinations(nodes, k)]
+        possible = [price for price in prices if price is not None]
+        if possible:
+            assert price_of(set(cheapest_cut(needed, costs)), needed, costs) == min(possible)
+        else:
+            with pytest.raises(CompileError, match="neither saved nor recomputed"):
+                cheapest_cut(needed, costs)
+
+
+def price_of(saved: set[Node], needed: set[Node], costs: dict[Node, Cost]) -> int | None:
+    """What saving exactly this set costs in total, with everything else that is needed recomputed."""
+    if any(costs[n].save is None for n in saved):
+        return None
+    price, queue, seen = sum(costs[n].save or 0 for n in saved), list(needed - saved), set()
+    while queue:
+        node = queue.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        recompute = costs[node].recompute
+        if recompute is None:
+            return None
+        price += recompute
+        queue += [i for i in node.all_input_nodes if i not in saved]
+    return price
+
+
+def test_inputs_and_outputs_are_free(split):
+    a, b = torch.randn(8, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True)
+    tutorial = split(partition, lambda a, b: (a + b).cos().cos(), a, b)
+    assert tutorial.saved_bytes == 0
+    returned = split(partition, lambda a, b: (a @ b).exp(), a, b)
+    assert "exp" in {node.name for node in returned.saved}
+    assert returned.saved_bytes == 0
+
+
+def test_ties_are_broken_by_the_work_to_recompute(split):
+    """The product, its negative and its absolute value have the same size: the one that needs no more work is saved."""
+    x, w = torch.randn(8, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True)
+    graphs = split(partition, lambda x, w: (x @ w).detach().neg().abs() * w + x, x, w)
+    assert [node.name for node in graphs.saved] == ["abs_1"], graphs.saved
+
+
+def test_a_dropout_mask_is_saved_and_no_copy_of_its_input(split):
+    x, w = torch.randn(8, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True)
+    graphs = split(partition, lambda x, w: F.dropout(x @ w), x, w)
+    assert graphs.saved_bytes == 64  # one byte for each element
+
+
+def test_noise_on_gradients_is_drawn_in_the_backward_pass(split, workload):
+    graphs = split(partition, workload.function, *workload.inputs())
+    draws = [node.name for node in graphs.backward.graph.nodes if is_random(node)]
+    assert bool(draws) == (workload.name == "gradient_noise")
+
+
+def test_symbolic_sizes_are_saved_as_integers(split):
+    x, w = torch.randn(8, 6, requires_grad=True), torch.randn(6, 4, requires_grad=True)
+    graphs = split(partition, lambda x, w: (x @ w).sum(0).sin(), x, w, dynamic=True)
+    assert [n for n in graphs.saved if isinstance(n.meta["val"], torch.SymInt)]
+    assert graphs.saved_bytes == 4 * 4
+
+
+def test_checkpointed_values_are_recomputed_and_their_draws_replayed(run_checkpointed):
+    graphs = run_checkpointed(partition)
+    backward = [str(node.target) for node in graphs.backward.graph.nodes]
+    assert backward.count("run_with_rng_state") == 2
+    # Four products in the two blocks run again, but for the outer block's last one, which nothing reads.
+    assert backward.count("aten.mm.default") == 2 * 5 + 4, backward.count("aten.mm.default")
+
+
+def test_value_that_must_be_saved_is_not_recomputed(split):
+    def tagged(joint, joint_inputs, **keywords):
+        for node in joint.graph.nodes:
+            if node.name == "mul":
+                node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        return partition(joint, joint_inputs, **keywords)
+
+    x, w = torch.randn(8, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True)
+    graphs = split(tagged, lambda x, w: (x * w).sin(), x, w)
+    assert "mul" not in {n.name for n in graphs.backward.graph.nodes if n.op == "call_function"}
+

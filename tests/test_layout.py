@@ -1,0 +1,144 @@
+"""The rules that keep aotkit small and its parts exchangeable: who may import what, and how long things may grow."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import aotkit
+
+ROOT = Path(__file__).resolve().parents[1]
+# Follows the links aotkit/backends and aotkit/partitioners: aotkit/backends/nop.py is the module aotkit.backends.nop.
+WALK = [(Path(folder).relative_to(ROOT), names) for folder, _, names in os.walk(ROOT / "aotkit", followlinks=True)]
+FILES = sorted(folder / name for folder, names in WALK for name in names if name.endswith(".py"))
+CORE = [f for f in FILES if f.parent == Path("aotkit")]
+BACKENDS = [f for f in FILES if f.parent == Path("aotkit/backends")]
+PARTITIONERS = [f for f in FILES if f.parent == Path("aotkit/partitioners")]
+EXAMPLES = [
+    *(f.relative_to(ROOT) for f in sorted((ROOT / "notebooks").glob("*.ipynb"))),
+    Path("tests/plugin/aotkit_example.py"),
+]
+SUBPACKAGES = {"backends", "benchmark", "inspection", "partitioners", "testing"}  # public besides aotkit.__all__
+PRIVATE_NAMES_ALLOWED = {Path("aotkit/aot.py")}
+MAX_FUNCTION_LINES = 60
+MAX_FILE_LINES = 300
+
+
+def each(files):
+    return pytest.mark.parametrize("path", files, ids=str)
+
+
+def parse(path):
+    text = (ROOT / path).read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = ["".join(c["source"]) for c in json.loads(text)["cells"] if c["cell_type"] == "code"]
+        text = "\n".join(re.sub(r"^[%!].*$", "", cell, flags=re.MULTILINE) for cell in cells)
+    return ast.parse(text, filename=str(path))
+
+
+def run_on_import(node):
+    """The nodes below `node` that run when its module is imported: not those inside functions."""
+    for child in ast.iter_child_nodes(node):
+        function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        if function or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
+            continue
+        yield child
+        yield from run_on_import(child)
+
+
+def imports(nodes, path):
+    """(local name, full dotted name) of each import among `nodes`."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from ((alias.asname or alias.name, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = path.parent.parts[: len(path.parent.parts) + 1 - node.level] if node.level else ()
+            module = ".".join([*package, *filter(None, [node.module])])
+            yield from ((alias.asname or alias.name, f"{module}.{alias.name}") for alias in node.names)
+
+
+def imported_names(nodes, path):
+    return sorted({full for _, full in imports(nodes, path)})
+
+
+def names_used(tree, path, root):
+    """Every dotted name that leads into package `root`, in full, however it was imported."""
+    imported = list(imports(ast.walk(tree), path))
+    # `import torch.fx` binds the name `torch`; `import torch.fx as fx` binds `fx`, which stands for torch.fx.
+    heads = {local.partition(".")[0]: local.partition(".")[0] if "." in local else full for local, full in imported}
+    chains = [ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
+    parts = [chain.partition(".") for chain in chains if re.fullmatch(r"[\w.]+", chain)]
+    used = {full for _, full in imported} | {f"{heads[head]}.{rest}" for head, _, rest in parts if head in heads}
+    return sorted(name for name in used if inside(name, [root]))
+
+
+def inside(name, packages):
+    return any(name == p or name.startswith(p + ".") for p in packages)
+
+
+def is_private(name):
+    return any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
+
+
+def assert_none(names, advice):
+    assert not names, f"{', '.join(names)}: {advice}"
+
+
+@each(CORE)
+def test_the_core_meets_plugins_and_heavy_packages_only_when_asked(path):
+    banned = ["aotkit.backends", "aotkit.partitioners", "networkx", "torch._inductor", "IPython"]
+    names = imported_names(run_on_import(parse(path)), path)
+    assert_none([n for n in names if inside(n, banned)], "import it inside the function that needs it")
+
+
+@each([f for f in FILES if f not in PRIVATE_NAMES_ALLOWED])
+def test_private_names_of_torch_stay_in_one_place(path):
+    names = [n for root in ("torch", "functorch") for n in names_used(parse(path), path, root)]
+    # Operators such as torch.ops.aten._softmax are public in spite of their names; a backend may call its own compiler.
+    allowed = ["torch.ops", *([f"torch._{path.stem}"] if path in BACKENDS else [])]
+    assert_none([n for n in names if is_private(n) and not inside(n, allowed)], "take it from aotkit.aot")
+
+
+@each(BACKENDS)
+def test_a_backend_knows_no_other_plugin(path):
+    names = imported_names(ast.walk(parse(path)), path)
+    banned = ["aotkit.backends", "aotkit.partitioners", "aotkit.registry", "backends", "partitioners"]
+    found = [n for n in names if inside(n, banned) or n == "aotkit"]
+    assert_none(found, "a backend imports only its own compiler and modules of the core")
+
+
+@each(PARTITIONERS)
+def test_a_partitioner_knows_no_backend(path):
+    names = imported_names(ast.walk(parse(path)), path)
+    assert_none([n for n in names if inside(n, ["aotkit.backends", "backends"])], "a partitioner imports no backend")
+
+
+@each(EXAMPLES)
+def test_examples_use_only_public_names(path):
+    public = {"aotkit", *(f"aotkit.{name}" for name in (*aotkit.__all__, *SUBPACKAGES))}
+    names = names_used(parse(path), path, "aotkit")
+    found = [n for n in names if ".".join(n.split(".")[:2]) not in public or is_private(n)]
+    assert_none(found, "not public; what an example needs belongs in aotkit.__all__")
+
+
+@each(FILES)
+def test_functions_and_files_stay_short(path):
+    lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
+    assert lines <= MAX_FILE_LINES, f"{path} has {lines} lines: split it by subject"
+    functions = [n for n in ast.walk(parse(path)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    long = [f.name for f in functions if f.end_lineno - f.lineno >= MAX_FUNCTION_LINES]
+    assert_none(long, f"more than {MAX_FUNCTION_LINES} lines: split it")
+
+
+def test_importing_aotkit_is_cheap():
+    program = "import sys, torch; before = set(sys.modules); import aotkit; print(*set(sys.modules) - before)"
+    command = [sys.executable, "-c", program]
+    added = subprocess.run(command, cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE).stdout.split()
+    assert "aotkit" in added
+    heavy = {"functorch", "torch._inductor", "torch._dynamo", "networkx", "IPython"}
+    assert_none(sorted(heavy.intersection(added)), "imported by `import aotkit`; import it when it is needed")

@@ -5,6 +5,7 @@ our own tracing and Dynamo's.
 """
 
 import threading
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,10 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
-from torch.utils import _pytree as pytree
+from torch.utils import _pytree
 
 from aotkit.errors import UnknownNameError, UnsupportedError
 from aotkit.interfaces import Graphs
+
+# Nested containers, flat and back.
+pytree = _pytree
 
 # Tracing swaps tensors inside the user's objects and patches torch's global configuration: one thread at a time.
 COMPILE_LOCK = threading.RLock()
@@ -38,7 +42,7 @@ def why_eager() -> str | None:
         return "it is called inside forward_ad.dual_level()"
     if torch._C._get_tracing_state() is not None:
         return "torch.jit is tracing it"
-    if nn.modules.module._has_any_global_hook():
+    if nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]
         return "a global module hook is registered"
     return None
 
@@ -115,7 +119,7 @@ def memory_pattern(tensors: Sequence[Tensor]) -> Hashable:
 @contextmanager
 def random_state() -> Iterator[None]:
     """Put all random generators back at the end to where they were at the start."""
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     with torch.random.fork_rng(devices):
         yield
 
@@ -165,7 +169,9 @@ def trace(
     shape_env = ShapeEnv()
     fake_mode = FakeTensorMode(shape_env=shape_env, static_shapes=not dynamic)
     context = TracingContext(fake_mode)
-    with tracing(context), _settings():
+    with tracing(context), _settings(), warnings.catch_warnings():
+        # Fake copies are made of `.grad` too, which warns for tensors that are not leaves.
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")
         fakes = [
             fake_mode.from_tensor(t, source=LocalSource(f"t{i}"), static_shapes=not dynamic or static[i])
             for i, t in enumerate(tensors)
@@ -407,3 +413,34 @@ def dynamo_backend(name: str) -> Callable[..., Any]:
 def dynamo_compile(fn: Callable[..., Any], backend: Callable[..., Any], dynamic: bool) -> Callable[..., Any]:
     """`torch.compile` with a backend of ours."""
     return torch.compile(fn, backend=backend, dynamic=dynamic or None)
+
+
+# TorchScript.
+
+
+def nnc_fuses_on_cpu() -> bool:
+    """Whether this PyTorch was built with the LLVM that NNC generates CPU code with."""
+    return bool(torch._C._llvm_enabled())
+
+
+@contextmanager
+def nnc_fuser() -> Iterator[None]:
+    """TorchScript code that is compiled meanwhile is fused by NNC.
+
+    `torch.jit.fuser("fuser1")` says the same, and warns about NVFuser, which it also sets.
+    """
+    switches = [
+        (torch._C._jit_set_profiling_executor, torch._C._jit_set_profiling_executor(True)),
+        (torch._C._get_graph_executor_optimize, torch._C._get_graph_executor_optimize(True)),
+        (torch._C._jit_set_texpr_fuser_enabled, torch._C._jit_texpr_fuser_enabled()),
+        (torch._C._jit_override_can_fuse_on_gpu, torch._C._jit_can_fuse_on_gpu()),
+        (torch._C._jit_override_can_fuse_on_cpu, torch._C._jit_can_fuse_on_cpu()),
+    ]
+    torch._C._jit_set_texpr_fuser_enabled(True)
+    torch._C._jit_override_can_fuse_on_gpu(True)
+    torch._C._jit_override_can_fuse_on_cpu(nnc_fuses_on_cpu())
+    try:
+        yield
+    finally:
+        for switch, before in switches:
+            switch(before)

@@ -1,4 +1,4 @@
-"""The private parts of torch that partitioners need: classify a joint graph's nodes, split it, torch's own partitioners.
+"""What partitioners need of torch's private parts: classify a joint graph's nodes, split it, torch's own partitioners.
 
 torch's partitioners make mistakes about random numbers, which the wrappers here mend (seen in 2.11 and 2.13):
 equal draws are merged into one, an activation budget below 1 draws dropout masks anew in the backward pass, draws
@@ -7,14 +7,14 @@ that no gradient needs are repeated there, and a dropout whose result is unused 
 
 import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch import partitioners
+from torch._functorch import partitioners as _partitioners
 from torch._functorch.compile_utils import fx_graph_cse, raise_getitems
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental import symbolic_shapes
@@ -23,9 +23,10 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from aotkit.errors import CompileError
 
+partitioners: Any = _partitioners  # its signatures differ between torch's versions
 _choose_saved_values_set = partitioners.choose_saved_values_set
 _patching = threading.RLock()
-_size_hint: Callable[..., int] = getattr(symbolic_shapes, "optimization_hint", None) or symbolic_shapes.size_hint
+_size_hint: Any = getattr(symbolic_shapes, "optimization_hint", getattr(symbolic_shapes, "size_hint", None))
 UNKNOWN_SIZE = 4096  # elements assumed for a size that only the data decide, torch's own guess
 TINY_BUDGET = 1e-9  # torch returns the inputs for a budget of exactly 0, without looking at any constraint
 
@@ -65,13 +66,13 @@ def _has_no_dropout(node: Node) -> bool:
     for i, argument in enumerate(schema.arguments if schema else ()):
         if argument.name == "dropout_p":
             value = node.args[i] if i < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
-            return not isinstance(value, Node) and value == 0
+            return isinstance(value, float | int) and value == 0
     return False
 
 
 def must_recompute(node: Node) -> bool:
     """Whether `torch.utils.checkpoint` inside the function asked to recompute this node."""
-    return partitioners.must_recompute(node)
+    return bool(partitioners.must_recompute(node))
 
 
 def simplify(joint: GraphModule) -> None:
@@ -187,7 +188,7 @@ def _mended_partitioners() -> Iterator[None]:
 
 
 def _choose_savable_values(graph: Graph, info: Any, memory_budget: float = 1) -> list[Node]:
-    """`choose_saved_values_set`, but a draw is never recomputed, unless by `torch.utils.checkpoint`, which replays it."""
+    """`choose_saved_values_set`, but only draws tagged by `torch.utils.checkpoint`, which replays them, run again."""
     _own_draws_of_backward(graph, info)
     for node in graph.nodes:
         if is_random(node) and not must_recompute(node):

@@ -63,7 +63,8 @@ def memory_efficient_fusion(fn: F, /, **options: Any) -> F:
     if not usable:
         reasons = " ".join(filter(None, (status.get(name) for name in FUSING)))
         raise UnavailableError(f"no backend that fuses runs here: {reasons}")
-    return compile(fn, **{"backend": usable[0], "partition": "min_cut", **options})  # type: ignore[no-any-return]
+    compiled: Any = compile(fn, **{"backend": usable[0], "partition": "min_cut", **options})
+    return compiled  # type: ignore[no-any-return]
 
 
 def torch_backend(

@@ -170,7 +170,7 @@ class Walk:
         self._require(f"{variable} is {self._bind(value)}")
 
     def _tensor(self, value: Tensor, variable: str, name: str) -> None:
-        if isinstance(value, nn.parameter.UninitializedTensorMixin):
+        if isinstance(value, nn.UninitializedParameter | nn.UninitializedBuffer):
             raise EagerOnly(f"{name} is not initialised yet")
         self.tensors[id(value)] = (name, value)
 

@@ -32,7 +32,7 @@ OnError = Literal["raise", "eager"]
 
 
 @overload
-def compile(
+def compile(  # type: ignore[overload-overlap]
     fn: M,
     /,
     *,
@@ -97,7 +97,7 @@ def compile(
         UnknownNameError, UnavailableError: the backend or partitioner cannot be had.
         TypeError, ValueError: an argument is none of the above.
     """
-    options = {
+    options: dict[str, Any] = {
         "backend": backend, "partition": partition, "check": check,
         "capture": capture, "dynamic": dynamic, "on_error": on_error,
     }  # fmt: skip

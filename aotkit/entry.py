@@ -176,8 +176,8 @@ def _explained(recipe: Recipe) -> Iterator[None]:
         at = f" at {where}" if where else ""
         if aot.is_data_dependent(e):
             raise TraceError(
-                f"{recipe.name!r} needs the value of a tensor{at}: its control flow or its shapes depend on data, which "
-                "one graph cannot hold. Use capture='dynamo', which splits the function there."
+                f"{recipe.name!r} needs the value of a tensor{at}: its control flow or its shapes depend on data, "
+                "which one graph cannot hold. Use capture='dynamo', which splits the function there."
             ) from e
         if aot.is_foreign_tensor(e):
             raise TraceError(

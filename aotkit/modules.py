@@ -20,11 +20,13 @@ class CompiledModule(nn.Module):
     @property
     def forward(self) -> CompiledFunction[..., Any]:  # type: ignore[override]
         """The compiled forward."""
-        return self._compiled
+        compiled: CompiledFunction[..., Any] = self._compiled
+        return compiled
 
     def graphs(self, *args: Any, **kwargs: Any) -> Graphs:
         """The graphs that a call with these arguments runs; compiles them if need be."""
-        return self._compiled.graphs(*args, **kwargs)
+        compiled: CompiledFunction[..., Any] = self._compiled
+        return compiled.graphs(*args, **kwargs)
 
     @property
     def __wrapped__(self) -> nn.Module:
@@ -42,19 +44,19 @@ def compile_module(module: nn.Module, options: dict[str, Any]) -> nn.Module:
     """A module that shares the state of `module` and calls its compiled forward."""
     if isinstance(module, CompiledModule):
         module = uncompiled(module)
-    cls = type(module)
+    cls: Any = type(module)
     forward = CompiledFunction(module.forward, **options)
     # Compiled functions are descriptors; this one is bound already.
     namespace = {"_compiled": staticmethod(forward), "_original": cls, "_options": options}
     bases = (CompiledModule, cls)
-    compiled_class = type(cls)(f"Compiled{cls.__name__}", bases, {**namespace, "__module__": cls.__module__})
-    compiled = object.__new__(compiled_class)
+    compiled_class: Any = type(cls)(f"Compiled{cls.__name__}", bases, {**namespace, "__module__": cls.__module__})
+    compiled: Any = object.__new__(compiled_class)
     compiled.__dict__ = module.__dict__
     return compiled  # type: ignore[no-any-return]
 
 
 def uncompiled(module: CompiledModule) -> nn.Module:
     """The module as it was before `compile_module`, with the state that it has now."""
-    original: nn.Module = object.__new__(module._original)
+    original: Any = object.__new__(module._original)
     original.__dict__ = module.__dict__
-    return original
+    return original  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What happens to the graphs of one compilation: joint pass, cut, copies for inspection, compilers, first-run checks."""
+"""What happens to the graphs of one compilation: joint pass, cut, copies for inspection, compilers, first run."""
 
 import functools
 from collections.abc import Callable, Sequence

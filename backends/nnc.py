@@ -1,1 +1,142 @@
-"""TorchScript with the NNC fuser, as in functorch's tutorial."""
+"""TorchScript with the NNC fuser, the compiler of functorch's tutorial.
+
+NNC fuses pointwise operations and reductions. functorch's own `ts_compile` scripts the Python code that torch.fx prints,
+which fails on devices, factory functions and infinite constants; here each graph is written out in TorchScript proper.
+"""
+
+import math
+import operator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from functorch.compile import default_decompositions
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from aotkit.aot import nnc_fuser, nnc_fuses_on_cpu, random_state
+from aotkit.interfaces import Backend
+
+# The first run records shapes, the second compiles what it saw, the third runs the kernels.
+WARM_UP_RUNS = 3
+
+
+def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
+    """A callable that fuses the graph on its first inputs.
+
+    Raises:
+        ValueError: the graph has symbolic sizes, for which NNC makes no kernels, or is on a device that it cannot use.
+    """
+    if any(not isinstance(x, Tensor) for x in example_inputs):
+        raise ValueError("nnc compiles graphs of fixed sizes only; compile with dynamic=False")
+    if not nnc_fuses_on_cpu() and any(x.device.type == "cpu" and x.dim() for x in example_inputs):
+        raise ValueError("nnc fuses CPU code only in PyTorch builds with LLVM; move the inputs to the CUDA device")
+    return FusedGraph(gm)
+
+
+class FusedGraph:
+    """A graph that NNC compiles on its first call.
+
+    Attributes:
+        source: the graph in TorchScript.
+        optimized_graph: what TorchScript made of it; each fused kernel is a `prim::TensorExprGroup`.
+    """
+
+    def __init__(self, gm: GraphModule) -> None:
+        results: Sequence[Any] = gm.graph.output_node().args[0]  # type: ignore[assignment]
+        self._count = len(results)
+        self._tensors = [i for i, r in enumerate(results) if r is not None]  # TorchScript returns tensors only
+        self._constants = [getattr(gm, str(n.target)) for n in gm.graph.find_nodes(op="get_attr")]
+        self.source = torchscript(gm)
+        with _quiet():
+            self._scripted = torch.jit.CompilationUnit(self.source).graph
+        self._fused = False
+        self.optimized_graph = ""
+
+    def __call__(self, *inputs: Tensor) -> Sequence[Tensor | None]:
+        if not self._tensors:
+            return [None] * self._count
+        inputs = (*inputs, *self._constants)
+        if not self._fused:
+            self._fuse(inputs)
+        results: list[Tensor | None] = [None] * self._count
+        for i, value in zip(self._tensors, self._scripted(*inputs), strict=True):
+            results[i] = value
+        return results
+
+    def _fuse(self, inputs: Sequence[Tensor]) -> None:
+        # Warming up draws random numbers that the function itself does not draw.
+        with random_state(), _quiet(), torch.no_grad(), nnc_fuser():
+            for _ in range(WARM_UP_RUNS):
+                self._scripted(*inputs)
+            self.optimized_graph = str(self._scripted.graph_for(*inputs))
+        self._fused = True
+
+
+def torchscript(gm: GraphModule) -> str:
+    """The graph as a TorchScript function named `graph`; constants of the module are its last parameters."""
+    parameters, constants, lines = [], [], []
+    for node in gm.graph.nodes:
+        match node.op:
+            case "placeholder":
+                parameters.append(node.name)
+            case "get_attr":
+                constants.append(node.name)
+            case "output":
+                results = [r.name for r in node.args[0] if r is not None]
+                lines.append(f"return ({', '.join(results)},)")
+            case "call_function":
+                lines.append(f"{node.name} = {_call(node)}")
+    body = "\n    ".join(lines)
+    return f"def graph({', '.join([*parameters, *constants])}):\n    {body}\n"
+
+
+def _call(node: Node) -> str:
+    if node.target is operator.getitem:
+        return f"{_text(node.args[0])}[{node.args[1]}]"
+    if not hasattr(node.target, "overloadpacket"):
+        raise ValueError(f"nnc knows operators of torch.ops only, not {node.target}")
+    namespace, name = node.target.name().split("::")
+    keywords = dict(node.kwargs)
+    if node.target is torch.ops.aten._to_copy.default and set(keywords) == {"dtype"}:
+        name = "to"  # the fuser knows this one
+    arguments = [_text(a) for a in node.args] + [f"{k}={_text(v)}" for k, v in keywords.items()]
+    return f"torch.ops.{namespace}.{name.partition('.')[0]}({', '.join(arguments)})"
+
+
+def _text(value: Any) -> str:
+    match value:
+        case Node():
+            return value.name
+        case list() | tuple() if not value:
+            return "torch.jit.annotate(List[int], [])"
+        case list() | tuple():
+            return f"[{', '.join(map(_text, value))}]"
+        case float() if not math.isfinite(value):
+            return f'float("{value}")'
+        case torch.device():
+            return f'torch.device("{value}")'
+        case torch.dtype() | torch.layout() | torch.memory_format():
+            return str(value)
+        case _:
+            return repr(value)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # TorchScript as a whole is deprecated; whoever asks for NNC has chosen it.
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        yield
+
+
+def unavailable() -> str | None:
+    """NNC needs a CUDA device, or LLVM."""
+    if torch.cuda.is_available() or nnc_fuses_on_cpu():
+        return None
+    return "NNC fuses CPU code only in PyTorch builds with LLVM, which this one is not, and there is no CUDA device."
+
+
+backend = Backend(fw_compiler=compile_graph, decompositions=default_decompositions, unavailable=unavailable)

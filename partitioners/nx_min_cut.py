@@ -59,8 +59,9 @@ INDEXING = "index gather select slice cat stack triu tril constant_pad_nd flip r
 SEEDED_BY_ARGUMENT = "inductor_lookup_seed inductor_random inductor_randint"  # the same seed gives the same numbers
 VIEWS = "_unsafe_view reshape view expand permute t squeeze unsqueeze as_strided split alias broadcast_tensors"
 POINTWISE = "rsub div isinf __and__ __or__ __xor__ __lshift__ __rshift__"  # not all overloads have the tag
-CHEAP = frozenset(" ".join(
-    [CASTS, FACTORIES, REDUCTIONS, NORMALISATIONS, INDEXING, SEEDED_BY_ARGUMENT, VIEWS, POINTWISE]).split())
+CHEAP = frozenset(
+    " ".join([CASTS, FACTORIES, REDUCTIONS, NORMALISATIONS, INDEXING, SEEDED_BY_ARGUMENT, VIEWS, POINTWISE]).split()
+)
 
 
 def partition(
@@ -93,12 +94,16 @@ def costs(joint: GraphModule, sides: Sides) -> dict[Node, Cost]:
     nodes = [node for node in joint.graph.nodes if node.op != "output" and node not in sides.backward]
     constants: set[Node] = set()
     work: dict[Node, int] = {}
+    once: set[Node] = set()
     for node in nodes:
         if is_constant(node, constants):
             constants.add(node)
-        if may_run_late(node) and (node not in sides.forward or is_cheap(node, constants) or must_recompute(node)):
-            # What forward itself does not compute is no work repeated.
+        repeatable = is_cheap(node, constants) or must_recompute(node)
+        if may_run_late(node) and (repeatable or node not in sides.forward):
+            # What the forward pass does not need itself is no work repeated, wherever it runs.
             work[node] = bytes_moved(node) if node in sides.forward else 0
+            if not repeatable:
+                once.add(node)
     # One byte outweighs all the work, and what the user asked to recompute outweighs all the memory.
     byte = 1 + len(nodes) + sum(work.values())
     everything = 1 + sum(sum(storages(node).values()) for node in nodes)
@@ -108,7 +113,7 @@ def costs(joint: GraphModule, sides: Sides) -> dict[Node, Cost]:
         if kept and must_recompute(node):
             kept += everything
         save = None if kept is None else kept * byte + is_symbol(node)
-        result[node] = Cost(save, work.get(node), once=node in work and not is_cheap(node, constants))
+        result[node] = Cost(save, work.get(node), once=node in once)
     return result
 
 
@@ -128,6 +133,8 @@ def may_run_late(node: Node) -> bool:
         return True
     if node.op != "call_function" or node.is_impure(impure_random=False):
         return False
+    if is_symbol(node) and any(is_tensor(i) for i in node.all_input_nodes):
+        return False  # a size is saved itself, rather than the tensor that it can be read from
     if must_recompute(node):
         return True  # a random draw too: torch then replays the state of its generator
     return node.meta.get("recompute") not in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE) and (

@@ -132,6 +132,7 @@ def user_line(traceback: TracebackType | None) -> SourceLine | None:
         code = traceback.tb_frame.f_code
         if not _is_library(code.co_filename):
             text = linecache.getline(code.co_filename, traceback.tb_lineno, traceback.tb_frame.f_globals)
-            found = SourceLine(code.co_filename, traceback.tb_lineno, text.strip(), code.co_name)
+            where = printable(code.co_filename)
+            found = SourceLine(where, traceback.tb_lineno, printable(text.strip()), printable(code.co_name))
         traceback = traceback.tb_next
     return found

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from aotkit.aot_partition import is_random
 from aotkit.errors import CompileError
-from aotkit.partitioners import default, min_cut, nx_min_cut
+from aotkit.partitioners import default, min_cut
 from aotkit.partitioners.nx_min_cut import Cost, cheapest_cut, partition
 
 
@@ -168,18 +168,18 @@ def test_noise_on_gradients_is_drawn_in_the_backward_pass(split, workload):
 
 
 def test_symbolic_sizes_are_saved_as_integers(split):
-    x, w = torch.randn(8, 6, requires_grad=True), torch.randn(6, 4, requires_grad=True)
-    graphs = split(partition, lambda x, w: (x @ w).sum(0).sin(), x, w, dynamic=True)
-    assert [n for n in graphs.saved if isinstance(n.meta["val"], torch.SymInt)]
-    assert graphs.saved_bytes == 4 * 4
+    """A gradient that depends on the shape of its input only does not keep that input alive."""
+    graphs = split(partition, lambda x: x.sum(0).sum(0), torch.randn(8, 6, requires_grad=True), dynamic=True)
+    assert graphs.saved
+    assert all(isinstance(node.meta["val"], torch.SymInt) for node in graphs.saved)
 
 
 def test_checkpointed_values_are_recomputed_and_their_draws_replayed(run_checkpointed):
     graphs = run_checkpointed(partition)
     backward = [str(node.target) for node in graphs.backward.graph.nodes]
     assert backward.count("run_with_rng_state") == 2
-    # Four products in the two blocks run again, but for the outer block's last one, which nothing reads.
-    assert backward.count("aten.mm.default") == 2 * 5 + 4, backward.count("aten.mm.default")
+    # The four products of the two blocks run again; each of five has two gradients.
+    assert backward.count("aten.mm.default") == 4 + 5 * 2
 
 
 def test_value_that_must_be_saved_is_not_recomputed(split):
@@ -192,4 +192,3 @@ def test_value_that_must_be_saved_is_not_recomputed(split):
     x, w = torch.randn(8, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True)
     graphs = split(tagged, lambda x, w: (x * w).sin(), x, w)
     assert "mul" not in {n.name for n in graphs.backward.graph.nodes if n.op == "call_function"}
-

@@ -1,0 +1,88 @@
+"""NNC: the TorchScript that it is given computes what the graph computes; on CUDA it fuses."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import aotkit
+from aotkit.backends import nnc
+
+
+@pytest.fixture
+def torchscript_alone(monkeypatch):
+    """NNC's translation, run by TorchScript's interpreter where there is no LLVM."""
+    monkeypatch.setattr(nnc, "nnc_fuses_on_cpu", lambda: True)
+    return aotkit.Backend(nnc.compile_graph, decompositions=nnc.default_decompositions)
+
+
+def factories(x):
+    n = x.shape[-1]
+    infinite = torch.full((n,), float("inf"), device=x.device)
+    return x.cos() * torch.arange(n, device=x.device) + (-infinite).exp() + torch.ones_like(x, dtype=torch.float64)
+
+
+def network(x, w, target):
+    hidden = F.gelu(F.layer_norm(x, x.shape[-1:]) @ w)
+    return F.cross_entropy(F.dropout(hidden, 0.3), target)
+
+
+def casts(x):
+    return (x.to(torch.bfloat16) * 2).float(), x.sum(), None, x[torch.tensor([0, 1])], x > 0
+
+
+CASES = {
+    "factories": (factories, lambda device: (torch.randn(3, 4, device=device, requires_grad=True),)),
+    "network": (
+        network,
+        lambda device: (
+            torch.randn(3, 4, device=device, requires_grad=True),
+            torch.randn(4, 5, device=device, requires_grad=True),
+            torch.tensor([1, 2, 3], device=device),
+        ),
+    ),
+    "casts": (casts, lambda device: (torch.randn(3, 4, device=device, requires_grad=True),)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+def test_torchscript_equals_the_graph(case, capture, torchscript_alone):
+    fn, inputs = CASES[case]
+    compiled = aotkit.compile(fn, backend=torchscript_alone, capture=capture)
+    for _ in range(3):  # TorchScript optimises on its second run
+        args = inputs("cpu")
+        torch.manual_seed(1)
+        got = compiled(*args)
+        torch.manual_seed(1)
+        torch.testing.assert_close(got, fn(*args))
+
+
+def test_symbolic_sizes_are_refused(torchscript_alone):
+    compiled = aotkit.compile(lambda x: (x * x.shape[0]).sin(), backend=torchscript_alone, dynamic=True)
+    with pytest.raises(aotkit.CompileError, match="fixed sizes only"):
+        compiled(torch.randn(3, 4, requires_grad=True))
+
+
+@pytest.mark.skipif(torch.cuda.is_available() or nnc.nnc_fuses_on_cpu(), reason="NNC runs here")
+def test_without_llvm_and_cuda_it_says_why():
+    with pytest.raises(aotkit.UnavailableError, match="LLVM"):
+        aotkit.compile(torch.sin, backend="nnc")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_it_fuses_on_cuda():
+    kernels = []
+
+    def recording(gm, example_inputs):
+        kernels.append(nnc.compile_graph(gm, example_inputs))
+        return kernels[-1]
+
+    def f(a, b, c, d):
+        return (a + b + c + d).cos().cos()
+
+    args = [torch.randn(64, 128, device="cuda", requires_grad=True) for _ in range(4)]
+    aotkit.compile(f, backend=aotkit.Backend(recording), partition="min_cut")(*args).sum().backward()
+    assert len(kernels) == 2
+    for kernel in kernels:
+        assert "TensorExprGroup" in kernel.optimized_graph
+        assert "aten::cos" not in kernel.optimized_graph.partition("with prim::TensorExprGroup")[0]

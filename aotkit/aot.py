@@ -4,6 +4,7 @@ AOTAutograd is entered through `aot_module_simplified`, which compiles at once, 
 our own tracing and Dynamo's.
 """
 
+import re
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule
 from torch.utils import _pytree
 
-from aotkit.errors import UnknownNameError, UnsupportedError
+from aotkit.errors import TraceError, UnknownNameError, UnsupportedError
 from aotkit.interfaces import Graphs
 
 # Nested containers, flat and back.
@@ -24,6 +25,10 @@ pytree = _pytree
 
 # Tracing swaps tensors inside the user's objects and patches torch's global configuration: one thread at a time.
 COMPILE_LOCK = threading.RLock()
+
+
+# torch's own default is 8.
+MOST_DYNAMO_VARIANTS = 64
 
 
 # What surrounds a call.
@@ -97,8 +102,8 @@ def why_eager_tensor(tensor: Tensor) -> str | None:
     """Why this input cannot enter a compiled graph."""
     if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
         return f"an input is a {type(tensor).__name__}, a tensor subclass"
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        return f"an input is {tensor.layout if not tensor.is_quantized else 'quantized'}, not a plain strided tensor"
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        return f"an input is quantized, without data or of layout {tensor.layout}: not a plain strided tensor"
     return None
 
 
@@ -176,7 +181,10 @@ def trace(
             fake_mode.from_tensor(t, source=LocalSource(f"t{i}"), static_shapes=not dynamic or static[i])
             for i, t in enumerate(tensors)
         ]
-        call = _aot(_Flat(fn), fakes, **compilers)
+        module = _Flat(fn)
+        call = _aot(module, fakes, **compilers)
+        # The result refers to the module, which must not keep the tensors of the first call alive.
+        module.fn = None
     guard = _shape_guard(shape_env, fakes) if dynamic else None
     return _compiled(call, context.fw_metadata, guard)
 
@@ -194,9 +202,10 @@ def compile_captured(gm: GraphModule, example_inputs: Sequence[Any], **compilers
 class _Flat(nn.Module):
     def __init__(self, fn: Callable[..., Sequence[Any]]) -> None:
         super().__init__()
-        self.fn = fn
+        self.fn: Callable[..., Sequence[Any]] | None = fn
 
     def forward(self, *tensors: Tensor) -> tuple[Any, ...]:
+        assert self.fn is not None
         return tuple(self.fn(*tensors))
 
 
@@ -411,8 +420,42 @@ def dynamo_backend(name: str) -> Callable[..., Any]:
 
 
 def dynamo_compile(fn: Callable[..., Any], backend: Callable[..., Any], dynamic: bool) -> Callable[..., Any]:
-    """`torch.compile` with a backend of ours."""
-    return torch.compile(fn, backend=backend, dynamic=dynamic or None)
+    """`torch.compile` with a backend of ours, and an error where Dynamo would silently give up and run eagerly."""
+    from torch._dynamo import config
+    from torch._dynamo.exc import FailOnRecompileLimitHit
+
+    def captured(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    # Dynamo counts compilations by code object; this one must not share its count with others made here.
+    captured.__code__ = captured.__code__.replace()
+    compiled = torch.compile(captured, backend=backend, dynamic=dynamic)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with config.patch(fail_on_recompile_limit_hit=True, recompile_limit=MOST_DYNAMO_VARIANTS):
+            try:
+                return compiled(*args, **kwargs)
+            except FailOnRecompileLimitHit as e:
+                raise TraceError(
+                    f"Dynamo compiled {fn!r} {MOST_DYNAMO_VARIANTS} times, for different arguments each time, and gave "
+                    "up. Pass what changes as tensors, or compile a part of it that is called with fewer variants."
+                ) from e
+
+    return call
+
+
+def captured_names(gm: GraphModule) -> list[str]:
+    """What the user calls the inputs of a graph that Dynamo captured: `layer.weight`, `args[0]`."""
+    return [_captured_name(node) for node in gm.graph.find_nodes(op="placeholder")]
+
+
+def _captured_name(node: Any) -> str:
+    source = getattr(node.meta.get("grapharg"), "source", None)
+    name = getattr(source, "name", node.name)
+    path = str(name() if callable(name) else name)
+    path = re.sub(r"\._(?:modules|parameters|buffers)\['([^']*)'\]", r".\1", path)
+    path = path.removeprefix("L['fn'].__self__.")
+    return re.sub(r"^L\['kwargs'\]\['(\w+)'\]|^L\['(\w+)'\]", lambda m: m[1] or m[2], path)
 
 
 # TorchScript.

@@ -2,7 +2,8 @@
 
 torch's partitioners make mistakes about random numbers, which the wrappers here mend (seen in 2.11 and 2.13):
 equal draws are merged into one, an activation budget below 1 draws dropout masks anew in the backward pass, draws
-that no gradient needs are repeated there, and a dropout whose result is unused stops `default_partition`.
+that no gradient needs are repeated there, and a dropout whose result is unused stops `default_partition`. And a budget
+below 1 recomputes from inputs that the function has changed since (running statistics): the backward pass then fails.
 """
 
 import operator
@@ -84,6 +85,22 @@ def simplify(joint: GraphModule) -> None:
     partitioners.force_save_collectives(joint)
     partitioners.force_save_effectful_ops(joint)
     partitioners.force_save_bw_mutation_src(joint)
+    _keep_readers_of_mutated_inputs(joint.graph)
+
+
+def _keep_readers_of_mutated_inputs(graph: Graph) -> None:
+    """What reads an input that the function changes in place cannot run later, when the input has its new value."""
+    inputs = graph.find_nodes(op="placeholder")
+    descriptions = tree_leaves(graph.output_node().meta.get("desc", ()))
+    changed = [getattr(description, "mutated_input", None) for description in descriptions]
+    mutated = {node for node in inputs if any(node.meta.get("desc") == c for c in changed if c is not None)}
+    mutated |= {node.args[0] for node in graph.nodes if node.target is torch.ops.aten.copy_.default}
+    for node in graph.nodes:
+        if node.op == "call_function" and any(i in mutated for i in node.all_input_nodes) and not must_recompute(node):
+            if is_view(node):
+                mutated.add(node)
+            elif not is_symbol(node):
+                node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
 def _merge_equal_nodes(graph: Graph) -> Graph:
@@ -190,6 +207,7 @@ def _mended_partitioners() -> Iterator[None]:
 def _choose_savable_values(graph: Graph, info: Any, memory_budget: float = 1) -> list[Node]:
     """`choose_saved_values_set`, but only draws tagged by `torch.utils.checkpoint`, which replays them, run again."""
     _own_draws_of_backward(graph, info)
+    _keep_readers_of_mutated_inputs(graph)
     for node in graph.nodes:
         if is_random(node) and not must_recompute(node):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
@@ -260,3 +278,11 @@ def storages(node: Node) -> dict[Any, int]:
             except NotImplementedError:  # sparse and other layouts without storage
                 found[id(value)] = _size_hint(value.numel(), fallback=UNKNOWN_SIZE) * value.element_size()
     return found
+
+
+def is_view(node: Node) -> bool:
+    """Whether all of a node's memory is its inputs': recomputing it moves no data."""
+    if node.target is operator.getitem:
+        return is_view(node.all_input_nodes[0])
+    own = storages(node).keys()
+    return bool(own) and own <= {storage for i in node.all_input_nodes for storage in storages(i)}

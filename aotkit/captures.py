@@ -48,13 +48,18 @@ class Slot(NamedTuple):
     def put(self, value: Any) -> None:
         if self.is_attribute:
             setattr(self.container, self.key, value)
+        elif isinstance(self.container, dict):  # a subclass may do something else in its own methods
+            dict.__setitem__(self.container, self.key, value)
         else:
             self.container[self.key] = value
 
     def get(self) -> Any:
         """What is there now; the slot itself if nothing is."""
         try:
-            return getattr(self.container, self.key) if self.is_attribute else self.container[self.key]
+            if self.is_attribute:
+                return getattr(self.container, self.key)
+            get = dict.__getitem__ if isinstance(self.container, dict) else type(self.container).__getitem__
+            return get(self.container, self.key)
         except (AttributeError, IndexError, KeyError, ValueError):
             return self
 
@@ -172,6 +177,8 @@ class Walk:
     def _tensor(self, value: Tensor, variable: str, name: str) -> None:
         if isinstance(value, nn.UninitializedParameter | nn.UninitializedBuffer):
             raise EagerOnly(f"{name} is not initialised yet")
+        # While another thread traces, a stand-in of another type is in this place: `fetch` must not return that.
+        self._same_type(value, variable)
         self.tensors[id(value)] = (name, value)
 
     def _dict(self, value: dict[Any, Any], variable: str, name: str) -> None:
@@ -380,7 +387,7 @@ def _replace(value: Any, replacements: Mapping[int, Tensor]) -> Any:
 
 
 def _copy(container: Any) -> Any:
-    return dict(container) if isinstance(container, dict) else list(container)
+    return dict(dict.items(container)) if isinstance(container, dict) else list(container)
 
 
 def _identical(container: Any, was: Any) -> bool:
@@ -394,8 +401,9 @@ def _difference(name: str, container: Any, was: Any) -> str | None:
     if _identical(container, was):
         return None
     if isinstance(container, dict):
-        for key in {**container, **was}:
-            if container.get(key, was) is not was.get(key, container):
+        now = _copy(container)
+        for key in {**now, **was}:
+            if now.get(key, was) is not was.get(key, now):
                 return f"{name}.{key}" if name else str(key)
     return name or "its state"
 

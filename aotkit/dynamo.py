@@ -57,7 +57,7 @@ class CapturedCompiler:
             compiled = aot.compile_captured(aot.copy_graph(gm), example_inputs, **pipeline.keywords())
         assert pipeline.graphs is not None
         graphs = pipeline.graphs
-        graphs.input_names = tuple(n.name for n in gm.graph.find_nodes(op="placeholder"))
+        graphs.input_names = tuple(aot.captured_names(gm))
         unused = aot.unused_gradients(graphs, compiled)
 
         def run(*inputs: Any) -> Sequence[Any]:

@@ -1,7 +1,7 @@
 """TorchScript with the NNC fuser, the compiler of functorch's tutorial.
 
-NNC fuses pointwise operations and reductions. functorch's own `ts_compile` scripts the Python code that torch.fx prints,
-which fails on devices, factory functions and infinite constants; here each graph is written out in TorchScript proper.
+NNC fuses pointwise operations and reductions. functorch's own `ts_compile` scripts the Python code that torch.fx
+prints, which fails on devices, factory functions and infinite constants; here each graph is written in TorchScript.
 """
 
 import math
@@ -96,9 +96,10 @@ def torchscript(gm: GraphModule) -> str:
 def _call(node: Node) -> str:
     if node.target is operator.getitem:
         return f"{_text(node.args[0])}[{node.args[1]}]"
-    if not hasattr(node.target, "overloadpacket"):
-        raise ValueError(f"nnc knows operators of torch.ops only, not {node.target}")
-    namespace, name = node.target.name().split("::")
+    target: Any = node.target
+    if not hasattr(target, "overloadpacket"):
+        raise ValueError(f"nnc knows operators of torch.ops only, not {target}")
+    namespace, name = target.name().split("::")
     keywords = dict(node.kwargs)
     if node.target is torch.ops.aten._to_copy.default and set(keywords) == {"dtype"}:
         name = "to"  # the fuser knows this one

@@ -13,8 +13,8 @@ it is on the sink's side. An infinite edge is never cut.
   nothing. A view is free to recompute and never saved: its base is.
 * Recomputing costs the bytes moved, counted so finely that all of it together weighs less than one saved byte: it
   decides between cuts of equal size, and makes the choice unique.
-* Never recomputed: random draws, operators with side effects, values tagged to be saved by `torch.utils.checkpoint`;
-  and everything that is not cheap, as bytes alone would recompute the whole forward pass from its inputs. Cheap are
+* Never recomputed: random draws, operators with side effects, readers of inputs that the function changes in place,
+  values tagged to be saved by `torch.utils.checkpoint`; and everything that is not cheap, as bytes alone would recompute the whole forward pass from its inputs. Cheap are
   pointwise operators, casts, factories, reductions, normalisations and indexing. So matrix products,
   convolutions, attention, sorting, scattering, pooling and scans always run once.
 * Values that the function recomputes with `torch.utils.checkpoint` are saved only if nothing else is possible.
@@ -39,6 +39,7 @@ from aotkit.aot_partition import (
     is_random,
     is_symbol,
     is_tensor,
+    is_view,
     must_recompute,
     simplify,
     storages,
@@ -153,14 +154,6 @@ def is_cheap(node: Node, constants: set[Node]) -> bool:
         return True
     packet = getattr(node.target, "overloadpacket", None)
     return torch.Tag.pointwise in getattr(node.target, "tags", ()) or getattr(packet, "__name__", "") in CHEAP
-
-
-def is_view(node: Node) -> bool:
-    """Whether all of a node's memory is its inputs': recomputing it moves no data."""
-    if node.target is operator.getitem:
-        return is_view(node.all_input_nodes[0])
-    own = storages(node).keys()
-    return bool(own) and own <= {storage for i in node.all_input_nodes for storage in storages(i)}
 
 
 def bytes_moved(node: Node) -> int:

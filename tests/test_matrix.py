@@ -26,6 +26,7 @@ def combinations():
                 yield pytest.param(case, backend, partitioner, marks=marks, id=f"{case.name}-{backend}-{partitioner}")
 
 
+@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex operators:UserWarning")
 @pytest.mark.parametrize(("case", "backend", "partitioner"), list(combinations()), indirect=["backend", "partitioner"])
 def test_equals_eager(case, backend, partitioner, device):
     eager, wrapped = build(case, device), build(case, device)

@@ -49,6 +49,11 @@ def masked(x: Tensor, w: Tensor) -> Tensor:
     return torch.where(mask, x @ w, -1.0).exp() * torch.arange(x.shape[0]).cumsum(0)
 
 
+def running_statistics(x: Tensor, w: Tensor, gain: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    y = F.batch_norm(F.conv2d(x, w), mean, variance, gain, gain, training=True)
+    return F.relu(y).sin() * mean[:, None, None]
+
+
 class GradientNoise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -79,9 +84,10 @@ class Workload:
     name: str
     function: Callable[..., Tensor]
     shapes: list[tuple[int, ...]]
+    buffers: int = 0  # further inputs, shaped like the last one, which the function changes in place
 
     def inputs(self) -> list[Tensor]:
-        return [normal(*shape) for shape in self.shapes]
+        return [normal(*shape) for shape in self.shapes] + [torch.ones(self.shapes[-1]) for _ in range(self.buffers)]
 
 
 SQUARE = [(8, 8), (8, 8)]
@@ -91,6 +97,7 @@ WORKLOADS = [
     Workload("attention", attention, [(2, 8, 4), (4, 12)]),
     Workload("fused_attention", fused_attention, [(2, 8, 4), (4, 12)]),
     Workload("convolution", convolution, [(2, 3, 8, 8), (4, 3, 3, 3), (4,)]),
+    Workload("running_statistics", running_statistics, [(2, 3, 8, 8), (4, 3, 3, 3), (4,)], buffers=2),
     Workload("cross_entropy", lambda x, w: F.cross_entropy(x @ w, torch.arange(8)), SQUARE),
     Workload("views", views, SQUARE),
     Workload("masked", masked, SQUARE),
@@ -159,20 +166,15 @@ def split() -> Callable[..., Split]:
     return run
 
 
-@pytest.fixture
-def run() -> Callable[..., tuple[Any, ...]]:
-    """`run(function, inputs)`: output, gradients and the generator's state afterwards."""
-    return results
-
-
 def results(function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
-    """The output, the gradients of a weighted sum of it, and the state that the random generator is left in."""
+    """The output, the gradients of a weighted sum of it, the buffers and the generator's state afterwards."""
+    inputs = tuple(x if x.requires_grad else x.clone() for x in inputs)
     torch.manual_seed(0)
     output = function(*inputs)
     weights = torch.linspace(0.5, 1.5, output.numel()).reshape(output.shape)
     wanted = [x for x in inputs if x.requires_grad]
     gradients = torch.autograd.grad((output * weights).sum(), wanted)
-    return output.detach(), gradients, torch.get_rng_state()
+    return output.detach(), gradients, [x for x in inputs if not x.requires_grad], torch.get_rng_state()
 
 
 @pytest.fixture

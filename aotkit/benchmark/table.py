@@ -1,0 +1,147 @@
+"""The result of a benchmark, as a plain table, as Markdown and as JSON."""
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from aotkit.benchmark.timing import Phases, Spread, speedup, spread
+from aotkit.inspection.nodes import bytes_name
+
+PHASES = ("forward", "backward")
+HEADING = (
+    "backend", "partition", "forward ms", "vs eager", "backward ms", "vs eager", "saved", "compile", "check",
+)  # fmt: skip
+EXPLANATION = (
+    "Medians over {rounds} interleaved rounds ({clock}), ± half the interquartile range. "
+    "vs eager: eager's time divided by the row's; noise: the interquartile ranges of both overlap. "
+    "saved: bytes that only backward needs. compile: seconds of the first call, with the check against eager."
+)
+WIDTH = 118
+
+
+@dataclass
+class Row:
+    """One variant.
+
+    Attributes:
+        backend, partition: names; "eager" and "" for the base line.
+        phases: seconds of forward and backward; empty if it did not run.
+        saved_bytes: distinct storage that only backward needs; None if unknown.
+        compile_seconds: of the first call, with the check.
+        check: "ok", or why it is not.
+        status: "ok", "eager" (it runs, but uncompiled), "failed", "unavailable", or "" for the base line.
+    """
+
+    backend: str
+    partition: str
+    phases: Phases = field(default_factory=dict)
+    saved_bytes: int | None = None
+    compile_seconds: float | None = None
+    check: str = ""
+    status: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"{self.backend} x {self.partition}" if self.partition else self.backend
+
+
+@dataclass
+class BenchReport:
+    """Eager against compiled variants of one function. The first row is eager's.
+
+    Attributes:
+        name: the function's.
+        environment: torch's version, processor and threads.
+        rows: eager first; variants that failed or cannot run here have a row too.
+    """
+
+    name: str
+    environment: Mapping[str, Any]
+    rows: list[Row]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every variant that can run here equals eager."""
+        return not any(row.status == "failed" for row in self.rows)
+
+    def seconds(self, row: Row, phase: str) -> Spread | None:
+        return spread(row.phases[phase].main) if phase in row.phases else None
+
+    def ratio(self, row: Row, phase: str) -> Spread | None:
+        """How many times faster than eager, by medians, with the quartiles of the rounds' ratios."""
+        if row is self.rows[0] or phase not in row.phases:
+            return None
+        return speedup(self.rows[0].phases[phase].main, row.phases[phase].main)
+
+    def verdict(self, row: Row, phase: str) -> str | None:
+        """"faster", "slower", or "noise" if the interquartile ranges of the times overlap."""
+        base, own = self.seconds(self.rows[0], phase), self.seconds(row, phase)
+        if row is self.rows[0] or base is None or own is None:
+            return None
+        return "noise" if base.overlaps(own) else "faster" if own.median < base.median else "slower"
+
+    def json(self) -> dict[str, Any]:
+        """Everything that was measured, in seconds and bytes, of types that the json module takes."""
+        return {
+            "schema": 1,
+            "name": self.name,
+            "environment": dict(self.environment),
+            "rows": [self._row_json(row) for row in self.rows],
+        }
+
+    def _row_json(self, row: Row) -> dict[str, Any]:
+        phases = {}
+        for phase, samples in row.phases.items():
+            ratio = self.ratio(row, phase)
+            phases[phase] = {
+                **asdict(spread(samples.main)),
+                "vs_eager": asdict(ratio) if ratio else None,
+                "verdict": self.verdict(row, phase),
+                "samples": asdict(samples),
+            }
+        plain = ("backend", "partition", "status", "check", "saved_bytes", "compile_seconds")
+        return {**{key: getattr(row, key) for key in plain}, "phases": phases}
+
+    def __str__(self) -> str:
+        table = [HEADING, *map(self._cells, self.rows)]
+        widths = [max(len(row[i]) for row in table) for i in range(len(HEADING))]
+        lines = [self._title()]
+        for cells in table:
+            padded = [c.ljust(w) if i < 2 or i == 8 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]
+            lines.append("  ".join(padded).rstrip())
+        notes = [self._explanation(), *self._reasons()]
+        return "\n".join([*lines, *(textwrap.fill(note, WIDTH, subsequent_indent="  ") for note in notes)])
+
+    def _repr_markdown_(self) -> str:
+        rows = [HEADING, tuple("---" if i < 2 or i == 8 else "---:" for i in range(len(HEADING)))]
+        rows += map(self._cells, self.rows)
+        lines = ["| " + " | ".join(cells) + " |" for cells in rows]
+        return "\n\n".join([f"**{self._title()}**", "\n".join(lines), self._explanation(), *self._reasons()])
+
+    def _title(self) -> str:
+        return f"{self.name}: {', '.join(str(value) for value in self.environment.values())}"
+
+    def _explanation(self) -> str:
+        samples = self.rows[0].phases["forward"]
+        clock = "GPU time between events" if samples.device else "wall time"
+        return EXPLANATION.format(rounds=len(samples.main), clock=clock)
+
+    def _reasons(self) -> list[str]:
+        return [f"{row.label}: {row.check}" for row in self.rows if row.status not in ("", "ok")]
+
+    def _cells(self, row: Row) -> tuple[str, ...]:
+        cells = [row.backend, row.partition]
+        for phase in PHASES:
+            time, ratio = self.seconds(row, phase), self.ratio(row, phase)
+            cells.append(f"{_milliseconds(time.median)} ±{time.half_width:.0%}" if time else "")
+            cells.append(f"{ratio.median:.2f}x ±{ratio.half_width:.0%} {self.verdict(row, phase):6}" if ratio else "")
+        cells.append("" if row.saved_bytes is None else bytes_name(row.saved_bytes))
+        cells.append("" if row.compile_seconds is None else f"{row.compile_seconds:.1f} s")
+        return (*cells, row.status)
+
+
+def _milliseconds(seconds: float) -> str:
+    """Three digits."""
+    value = seconds * 1e3
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")

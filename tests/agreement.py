@@ -1,0 +1,133 @@
+"""`agrees`: run one sequence of calls twice, in eager mode and compiled, and demand that nothing tells them apart."""
+
+import inspect
+from collections import deque
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+import aotkit
+from aotkit.backends.nop import compile_graph
+
+
+def agrees(scenario: Any = None, /, **expected: Any) -> Any:
+    """Make a test of a generator function that gets `compile` and yields whatever a user would look at.
+
+    It runs once with a `compile` that returns the function itself and once with aotkit's, with and without the check.
+    A function that it yields is called; when it raises, the type of the exception is compared. `expected` are the
+    keywords of `compare`. The other parameters of `scenario` are the test's.
+    """
+    if scenario is None:
+        return lambda s: agrees(s, **expected)
+
+    def test(check: bool, **parameters: Any) -> None:
+        compare(lambda compile: scenario(compile, **parameters), check, **expected)
+
+    names = ["check", *list(inspect.signature(scenario).parameters)[1:]]
+    test.__signature__ = inspect.Signature([inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in names])  # type: ignore[attr-defined]
+    test.__name__, test.__doc__, test.__module__ = scenario.__name__, scenario.__doc__, scenario.__module__
+    test.pytestmark = getattr(scenario, "pytestmark", [])  # type: ignore[attr-defined]
+    return pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])(test)
+
+
+def compare(
+    scenario: Any,
+    check: bool = True,
+    *,
+    graphs: int | None = None,
+    eager: bool = False,
+    exact: bool = True,
+    **options: Any,
+) -> None:
+    """Demand that both runs of `scenario` yield the same.
+
+    Args:
+        graphs: how many forward and inference graphs must have been compiled.
+        eager: whether no compiled graph may run; else one has to.
+        exact: equal bit for bit, or up to rounding.
+        options: of `aotkit.compile`.
+    """
+    counter = Counter()
+    options = {"backend": counter.backend(), "check": check, **options}
+    want = observe(scenario, lambda fn: fn)
+    got = observe(scenario, lambda fn: aotkit.compile(fn, **options))
+    assert len(got) == len(want)
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        same(g, w, f"observation {i}", exact)
+    if graphs is not None:
+        assert counter.compiled == graphs
+    if isinstance(options["backend"], aotkit.Backend):
+        assert (counter.ran == 0) == eager, f"{counter.ran} compiled graphs ran"
+
+
+class Counter:
+    """Counts the forward and inference graphs that are compiled, and that run."""
+
+    def __init__(self) -> None:
+        self.compiled = 0
+        self.ran = 0
+
+    def backend(self) -> aotkit.Backend:
+        def forward(gm: Any, example_inputs: Any) -> Any:
+            self.compiled += 1
+            run = compile_graph(gm, example_inputs)
+
+            def call(*args: Any) -> Any:
+                self.ran += 1
+                return run(*args)
+
+            return call
+
+        return aotkit.Backend(forward, compile_graph)
+
+
+class Seen(NamedTuple):
+    """What a caller can see of one tensor, at the moment of looking."""
+
+    facts: dict[str, Any]
+    values: torch.Tensor
+
+
+def observe(scenario: Any, compile: Any) -> list[Any]:
+    torch.manual_seed(0)
+    return [look(value) for value in scenario(compile)]
+
+
+def look(value: Any) -> Any:
+    if inspect.isfunction(value):
+        try:
+            return look(value())
+        except Exception as e:
+            return type(e), str(e) if isinstance(e, aotkit.AotkitError) else ""
+    if isinstance(value, torch.Tensor):
+        facts = {
+            "type": type(value),
+            "dtype": value.dtype,
+            "shape": value.shape,
+            "stride": value.stride() if value.layout is torch.strided else None,
+            "requires_grad": value.requires_grad,
+            "is_leaf": value.is_leaf,
+            "is_inference": value.is_inference(),
+            "is_conj": value.is_conj(),
+        }
+        return Seen(facts, value.detach().clone())
+    if isinstance(value, dict):
+        return type(value), [(look(k), look(v)) for k, v in value.items()]
+    if isinstance(value, list | tuple | deque):
+        return type(value), [look(v) for v in value]
+    return value
+
+
+def same(got: Any, want: Any, where: str, exact: bool) -> None:
+    assert type(got) is type(want), f"{where}: {got} instead of {want}"
+    if isinstance(want, Seen):
+        assert got.facts == want.facts, where
+        tolerance = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 1e-5}
+        torch.testing.assert_close(got.values, want.values, equal_nan=True, msg=lambda m: f"{where}: {m}", **tolerance)
+    elif isinstance(want, list | tuple):
+        assert len(got) == len(want), f"{where}: {got} instead of {want}"
+        for i, (g, w) in enumerate(zip(got, want, strict=True)):
+            same(g, w, f"{where}[{i}]", exact)
+    else:
+        assert got == want or (got != got and want != want), f"{where}: {got} instead of {want}"

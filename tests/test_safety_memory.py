@@ -1,0 +1,275 @@
+"""Mutated inputs, aliased inputs and outputs, strides: who shares memory with whom, before and after a call."""
+
+import pytest
+import torch
+
+from .agreement import agrees
+
+
+@agrees
+def test_mutated_input(compile):
+    f = compile(lambda x, y: (x.mul_(2).add_(y), y + 1))
+    for _ in range(2):
+        x, y = torch.ones(3), torch.arange(3.0)
+        version, out = x._version, None
+        out = f(x, y)
+        yield out, x, y, out[0] is x, x._version > version
+
+
+@agrees
+def test_mutated_leaf_is_refused_as_by_eager(compile):
+    f = compile(lambda x: x.mul_(2).sum())
+    x = torch.ones(3, requires_grad=True)
+    yield lambda: f(x)
+    yield x
+    with torch.no_grad():
+        yield f(x), x
+    view = torch.ones(4, requires_grad=True)
+    yield lambda: f(view[:3])
+    yield view
+    y = torch.ones(3)
+    yield f(y), y
+    yield lambda: f(x)
+    yield x
+
+
+@agrees
+def test_mutated_input_that_is_no_leaf(compile):
+    f = compile(lambda x, w: x.mul_(w))
+    w, z = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+    for _ in range(2):
+        x = z * 3
+        y = f(x, w)
+        yield y is x, x
+        (x.sum() + y.sum()).backward()
+        yield z.grad, w.grad
+    x = torch.randn(3)  # a leaf without gradient becomes one with
+    yield f(x, w), x
+    x.sum().backward()
+    yield w.grad
+
+
+@agrees
+def test_mutated_view_of_something_that_requires_grad(compile):
+    f = compile(lambda v, w: v.mul_(w))
+    base, w = torch.randn(4, requires_grad=True), torch.randn(2, requires_grad=True)
+    b = base * 1
+    f(b[1:3], w)
+    yield b
+    b.sum().backward()
+    yield base.grad, w.grad
+
+
+@agrees
+def test_metadata_mutation(compile):
+    f = compile(lambda x: x.transpose_(0, 1).sum(0))
+    x = torch.randn(2, 3)
+    yield f(x), x
+    yield f(x), x
+
+
+MUTATING = {
+    "none": lambda a, b: (a + b * 2, b * 3),
+    "first": lambda a, b: (a.mul_(2), a + b * 2)[1],
+    "second": lambda a, b: (b.mul_(2), a + b * 2)[1],
+    "both": lambda a, b: (a.mul_(2), b.add_(1), a + b * 2)[2],
+}
+
+
+def pairs():
+    x = torch.randn(8)
+    yield "distinct", (torch.randn(4), torch.randn(4))
+    yield "same", (y := torch.randn(4), y)
+    yield "equal views", (x[:4], x[:4])
+    yield "overlap", (x[:4], x[2:6])
+    yield "overlap the other way", (x[2:6], x[:4])
+    yield "disjoint", (x[:4], x[4:])
+    yield "base and view", (z := torch.randn(4), z[:])
+    yield "reversed strides", (x[:4], x[::2])
+    yield "detached", (u := torch.randn(4), u.detach())
+
+
+PAIRS = [name for name, _ in pairs()]
+
+
+@pytest.mark.parametrize("mutating", MUTATING)
+@pytest.mark.parametrize("first", PAIRS)
+@agrees
+def test_aliased_inputs(compile, first, mutating):
+    f = compile(MUTATING[mutating])
+    for second in PAIRS:
+        for kind in (first, second):
+            a, b = dict(pairs())[kind]
+            yield f(a, b), a, b
+
+
+@agrees
+def test_aliased_inputs_with_gradients(compile):
+    f = compile(lambda a, b: (a * b).sum())
+    x, y = torch.randn(4, requires_grad=True), torch.randn(4, requires_grad=True)
+    for a, b in ((x, y), (x, x), (x, x[:]), (x[:], x), (y, x), (x, x.detach()), (x.view(4), x.view(4))):
+        x.grad = y.grad = None
+        f(a, b).backward()
+        yield x.grad, y.grad
+
+
+@agrees
+def test_same_tensor_as_argument_and_in_the_closure(compile):
+    w = torch.ones(3)
+    f = compile(lambda x: (x.add_(1), w * 2)[1])
+    yield f(torch.ones(3)), w
+    yield f(w), w
+    yield f(torch.ones(3)), f(w[:]), w
+
+
+@agrees
+def test_output_is_an_input(compile):
+    f = compile(lambda x, y: (x, [y, x], x + y))
+    x, y = torch.ones(3), torch.ones(3, requires_grad=True)
+    for _ in range(2):
+        a, (b, c), d = f(x, y)
+        yield a is x, b is y, c is x, d
+
+
+@agrees
+def test_output_is_a_view_of_an_input(compile):
+    f = compile(lambda x: (x[1:], x.t(), x.view(-1), x.detach(), x.contiguous(), x.expand(2, 3, 3)))
+    for grad in (False, True, False):
+        x = torch.randn(3, 3, requires_grad=grad)
+        outs = f(x)
+        yield outs, [o.data_ptr() == x.data_ptr() for o in outs], [o._is_view() for o in outs]
+        yield [o._base is x for o in outs], outs[4] is x
+        with torch.no_grad():
+            x.zero_()
+        yield outs
+    for grad in (False, True):
+        x = torch.randn(3, 3, requires_grad=grad) * 1
+        outs = f(x)
+        outs[0].mul_(2)
+        yield x, outs
+        if grad:
+            x.sum().backward()
+
+
+@agrees
+def test_outputs_alias_each_other(compile):
+    def f(x):
+        y = x * 2
+        return y, y[0], y.view(-1), y, y.detach()
+
+    f = compile(f)
+    for grad in (False, True):
+        x = torch.randn(3, 3, requires_grad=grad)
+        a, b, c, d, e = f(x)
+        yield a is d, b._base is a, c._base is a, e.data_ptr() == a.data_ptr()
+        if not grad:
+            a.zero_()
+        yield a, b, c, d, e
+        if grad:
+            (a.sum() + b.sum() * 2 + c.sum() * 3).backward()
+            yield x.grad
+
+
+@agrees
+def test_in_place_on_an_output(compile):
+    f = compile(lambda x: (x * 2, (x * 3)[1:]))
+    x = torch.randn(3, requires_grad=True)
+    a, b = f(x)
+    a.mul_(5)
+    b.mul_(7)
+    (a.sum() + b.sum()).backward()
+    yield a, b, x.grad
+
+
+@agrees
+def test_in_place_on_what_backward_needs_is_refused_as_by_eager(compile):
+    f = compile(lambda x: x.exp())
+    x = torch.randn(3, requires_grad=True)
+    y = f(x)
+    y.add_(1)
+    yield lambda: y.sum().backward()
+    w = torch.randn(3, requires_grad=True)
+    g = compile(lambda x, w: x * w)
+    x = torch.randn(3)
+    z = g(x, w)
+    x.add_(1)
+    yield lambda: z.sum().backward()
+
+
+LAYOUTS = {
+    "contiguous": lambda: torch.randn(2, 4, 3, 3),
+    "channels_last": lambda: torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last),
+    "transposed": lambda: torch.randn(2, 4, 3, 3).transpose(2, 3),
+    "strided": lambda: torch.randn(2, 8, 3, 3)[:, ::2],
+    "expanded": lambda: torch.randn(2, 1, 3, 3).expand(2, 4, 3, 3),
+    "offset": lambda: torch.randn(3, 4, 3, 3)[1:],
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("first", LAYOUTS)
+@agrees
+def test_strides(compile, first, grad):
+    f = compile(lambda x: (x * 2, x.is_contiguous(), x.stride(), x.flatten(1), torch.empty_like(x).fill_(1)))
+    for second in (first, *LAYOUTS):
+        x = LAYOUTS[second]().requires_grad_(grad)
+        out = f(x)
+        yield out
+        if grad:
+            (out[0].sum() + out[3].sum()).backward()
+            yield x.grad
+
+
+@agrees
+def test_view_that_eager_rejects(compile):
+    f = compile(lambda x: x.view(-1) * 2)
+    x = torch.randn(3, 4)
+    yield f(x)
+    yield lambda: f(x.t())
+    yield f(x)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (1,), (2, 0, 3)])
+@agrees
+def test_odd_sizes(compile, shape):
+    f = compile(lambda x: (x * 2, x.sum(), x.clone().fill_(3), x.reshape(-1)))
+    for grad in (False, True):
+        x = torch.randn(shape, requires_grad=grad)
+        out = f(x)
+        yield out
+        if grad:
+            (out[0].sum() + out[1]).backward()
+            yield x.grad
+
+
+@agrees
+def test_complex_and_conjugate(compile):
+    f = compile(lambda x: (x * 2, x.conj(), x.real, torch.view_as_real(x.resolve_conj()), x.is_conj(), x.abs()))
+    x = torch.randn(3, dtype=torch.complex64)
+    for _ in range(2):
+        for v in (x, x.conj(), x.conj() * 1, x.resolve_conj(), torch.randn(3, 2, dtype=torch.complex64).conj().t()):
+            out = f(v)
+            yield out
+            leaf = v.detach().requires_grad_()
+            torch.view_as_real(f(leaf)[0].resolve_conj()).sum().backward()
+            yield leaf.grad
+
+
+@agrees
+def test_negative_bit(compile):
+    f = compile(lambda x: (x + 1, x.is_neg()))
+    x = torch.randn(3, dtype=torch.complex64)
+    yield f(x.conj().imag), f(x.imag), f(x.conj().imag)
+
+
+@agrees
+def test_resized_and_set_storage(compile):
+    f = compile(lambda x: x * 2)
+    x = torch.ones(3)
+    yield f(x)
+    x.data = torch.full((4,), 2.0)
+    yield f(x)
+    x.data = torch.full((3,), 2.0, dtype=torch.float64)
+    yield f(x)
+    x.set_(torch.full((3,), 7.0, dtype=torch.float64))
+    yield f(x)

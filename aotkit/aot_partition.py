@@ -241,12 +241,13 @@ def _draw_once(forward: GraphModule, backward: GraphModule) -> tuple[GraphModule
             if node.name in repeated and all(_erase_if_unused(user) for user in list(node.users)):
                 gm.graph.erase_node(node)
                 repeated.discard(node.name)
-                gm.recompile()
     if repeated:
         raise CompileError(
             f"The partition draws {sorted(repeated)} in the forward and again in the backward graph, where the random "
             "numbers differ. Save these values instead of recomputing them."
         )
+    forward.recompile()
+    backward.recompile()
     return forward, backward
 
 

@@ -14,9 +14,10 @@ it is on the sink's side. An infinite edge is never cut.
 * Recomputing costs the bytes moved, counted so finely that all of it together weighs less than one saved byte: it
   decides between cuts of equal size, and makes the choice unique.
 * Never recomputed: random draws, operators with side effects, readers of inputs that the function changes in place,
-  values tagged to be saved by `torch.utils.checkpoint`; and everything that is not cheap, as bytes alone would recompute the whole forward pass from its inputs. Cheap are
-  pointwise operators, casts, factories, reductions, normalisations and indexing. So matrix products,
-  convolutions, attention, sorting, scattering, pooling and scans always run once.
+  values tagged to be saved by `torch.utils.checkpoint`; and everything that is not cheap, as bytes alone would
+  recompute the whole forward pass from its inputs. Cheap are pointwise operators, casts, factories, reductions,
+  normalisations and indexing. So matrix products, convolutions, attention, sorting, scattering, pooling and scans
+  always run once.
 * Values that the function recomputes with `torch.utils.checkpoint` are saved only if nothing else is possible.
 """
 

@@ -27,7 +27,7 @@ TOLERANCE = 1e-4  # of the largest value of a tensor
 
 @dataclass(frozen=True)
 class Case:
-    """The first `samples` samples of one operator, `linalg.svd` or `std.unbiased`, under one backend and partitioner."""
+    """The first `samples` samples of one operator, such as `linalg.svd`, under one backend and partitioner."""
 
     operator: str
     samples: int
@@ -40,8 +40,8 @@ class Outcome:
     """What became of one sample.
 
     Attributes:
-        error: the class of the error; None if the sample passed. Besides those that aotkit raises: `EagerError` if eager
-            mode fails too, `WrongValue` if a result is wrong and no check noticed, `RanEagerly`, `Recompiled`.
+        error: the class of the error; None if the sample passed. Besides those that aotkit raises: `EagerError` if
+            eager mode fails too, `WrongValue` if a result is wrong and no check noticed, `RanEagerly`, `Recompiled`.
         message: what the error says, in one line.
     """
 
@@ -201,7 +201,7 @@ def seed() -> None:
     """Put every generator that samples and operators draw from at one place."""
     torch.manual_seed(SEED)
     random.seed(SEED)
-    np.random.seed(SEED)  # noqa: NPY002  (what the database uses)
+    np.random.seed(SEED)
 
 
 def quiet() -> Any:

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 import torch
+import torch._inductor.config as inductor
 
 from tests.sweep.opinfo import Case, Outcome, run_case
 
@@ -173,15 +174,16 @@ class Worker:
             return self._replace("Timeout")
         return None
 
-    def _replace(self, why: str) -> Result | None:
+    def _replace(self, error: str) -> Result | None:
         """Record the sample at which the worker ended, and continue behind it in a new one."""
         assert self.case is not None
+        if error == "Crash":
+            self._process.join(10)  # its pipe closes a moment before it has an exit code
+        message = _exit(self._process.exitcode) if error == "Crash" else f"the case took over {TIME_LIMIT:g} s"
+        self._failures.append(Outcome(self._sample, error, message))
         self.stop()
-        code = self._process.exitcode or 0
-        message = signal.Signals(-code).name if why == "Crash" and code < 0 else f"after {TIME_LIMIT:g} s"
-        self._failures.append(Outcome(self._sample, why, message if code < 0 else f"exit code {code}"))
         self._launch()
-        if why == "Timeout" or self._sample + 1 >= self.case.samples:
+        if error == "Timeout" or self._sample + 1 >= self.case.samples:
             return self._finish()
         self.pipe.send((self.case, self._sample + 1))
         return None
@@ -193,11 +195,13 @@ class Worker:
         return result
 
     def stop(self) -> None:
-        # A crashed process has its own exit code by now, or gets it within this time.
-        self._process.join(0.5 if self.case else 0)
         self._process.kill()
         self._process.join()
         self.pipe.close()
+
+
+def _exit(code: int | None) -> str:
+    return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
 
 
 def work(pipe: Connection, log: str) -> None:
@@ -207,7 +211,7 @@ def work(pipe: Connection, log: str) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     torch.set_num_threads(1)
-    torch._inductor.config.compile_threads = 1
+    inductor.compile_threads = 1
     while True:
         try:
             case, start = pipe.recv()

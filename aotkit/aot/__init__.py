@@ -1,0 +1,60 @@
+"""The only place that imports torch's private names; every difference between torch's versions lives here."""
+
+from torch.utils import _pytree
+
+from aotkit.aot.backward import refuse_leaf_mutation, unused_gradients, watch_backward
+from aotkit.aot.dynamo import captured_names, dynamo_backend, dynamo_compile
+from aotkit.aot.environment import (
+    dynamic_key,
+    environment,
+    memory_pattern,
+    random_state,
+    tensor_key,
+    why_eager,
+    why_eager_tensor,
+)
+from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
+from aotkit.aot.tracing import (
+    COMPILE_LOCK,
+    Compiled,
+    boxed,
+    compile_captured,
+    copy_graph,
+    is_data_dependent,
+    is_foreign_tensor,
+    is_traced,
+    outside_fake_mode,
+    trace,
+)
+
+# Nested containers, flat and back.
+pytree = _pytree
+
+__all__ = [
+    "COMPILE_LOCK",
+    "Compiled",
+    "boxed",
+    "captured_names",
+    "compile_captured",
+    "copy_graph",
+    "dynamic_key",
+    "dynamo_backend",
+    "dynamo_compile",
+    "environment",
+    "is_data_dependent",
+    "is_foreign_tensor",
+    "is_traced",
+    "memory_pattern",
+    "nnc_fuser",
+    "nnc_fuses_on_cpu",
+    "outside_fake_mode",
+    "pytree",
+    "random_state",
+    "refuse_leaf_mutation",
+    "tensor_key",
+    "trace",
+    "unused_gradients",
+    "watch_backward",
+    "why_eager",
+    "why_eager_tensor",
+]

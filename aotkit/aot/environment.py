@@ -1,0 +1,102 @@
+"""What surrounds a call: switches, modes and transforms, and what a graph assumes of its inputs."""
+
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+def why_eager() -> str | None:
+    """Why a compiled graph must not run now: something outside wants to see every single operation."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "it is called inside a functorch transform (grad, vmap, jvp, ...)"
+    if torch._C._len_torch_dispatch_stack() > 0:
+        return "a TorchDispatchMode is active"
+    for i in range(torch._C._len_torch_function_stack()):
+        if not isinstance(mode := torch._C._get_function_stack_at(i), _device_context()):
+            return f"the TorchFunctionMode {type(mode).__name__} is active"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "it is called inside forward_ad.dual_level()"
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit is tracing it"
+    if nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]
+        return "a global module hook is registered"
+    return None
+
+
+def _device_context() -> type:
+    from torch.utils._device import DeviceContext
+
+    return DeviceContext
+
+
+def environment() -> Hashable:
+    """Global switches that decide what a function computes or how it is compiled."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        _autocast() if torch._C._is_any_autocast_enabled() else None,
+        torch.get_default_dtype(),
+        torch.get_default_device() if torch._C._len_torch_function_stack() else None,
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch._C._get_flash_sdp_enabled(),
+        torch._C._get_mem_efficient_sdp_enabled(),
+        torch._C._get_math_sdp_enabled(),
+        torch._C._get_cudnn_enabled(),
+        torch._C._get_cudnn_benchmark(),
+        torch._C._get_mkldnn_enabled(),
+    )
+
+
+def _autocast() -> Hashable:
+    devices = ("cpu", "cuda")
+    return tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)
+
+
+def tensor_key(tensor: Tensor) -> Hashable:
+    """What a graph assumes of one input: type, dtype, device, layout, gradient, conjugation, sizes and strides."""
+    return *_static_key(tensor), tensor.shape, tensor.stride()
+
+
+def dynamic_key(tensor: Tensor) -> Hashable:
+    """`tensor_key` without the sizes that `dynamic=True` leaves open."""
+    return *_static_key(tensor), tensor.dim()
+
+
+def _static_key(tensor: Tensor) -> tuple[Hashable, ...]:
+    keys = torch._C._dispatch_keys(tensor).raw_repr()
+    return type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, keys
+
+
+def why_eager_tensor(tensor: Tensor) -> str | None:
+    """Why this input cannot enter a compiled graph."""
+    if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
+        return f"an input is a {type(tensor).__name__}, a tensor subclass"
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        return f"an input is quantized, without data or of layout {tensor.layout}: not a plain strided tensor"
+    return None
+
+
+def memory_pattern(tensors: Sequence[Tensor]) -> Hashable:
+    """Which inputs are the same tensor or share storage, and where in it; () if none do."""
+    first: dict[int, int] = {}
+    storages = [first.setdefault(t.untyped_storage()._cdata, i) for i, t in enumerate(tensors)]
+    if len(first) == len(tensors):
+        return ()
+    same: dict[int, int] = {}
+    return tuple(
+        (i, s, same.setdefault(id(tensors[i]), i), tensors[i].storage_offset())
+        for i, s in enumerate(storages)
+        if storages.count(s) > 1
+    )
+
+
+@contextmanager
+def random_state() -> Iterator[None]:
+    """Put all random generators back at the end to where they were at the start."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    with torch.random.fork_rng(devices):
+        yield

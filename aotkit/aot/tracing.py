@@ -1,0 +1,203 @@
+"""Enter AOTAutograd: from a flat function, or a graph of Dynamo's, to compiled forward and backward graphs.
+
+`aot_module_simplified` compiles at once and takes flat tensors, so it serves our own tracing and Dynamo's.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule
+
+# Tracing swaps tensors inside the user's objects and patches torch's global configuration: one thread at a time.
+COMPILE_LOCK = threading.RLock()
+
+
+@dataclass
+class Compiled:
+    """What AOTAutograd made of a flat function.
+
+    Attributes:
+        call: takes the flat tensors, returns the flat outputs.
+        mutated: indices of the inputs that it mutates.
+        leaf_mutated: those that eager mode refuses to mutate when they are leaves that require gradients.
+        guard: for `dynamic=True`, whether other tensors satisfy the shape conditions recorded while tracing.
+        tangents: for each tangent of the backward graph, the index of the autograd node's output it belongs to.
+    """
+
+    call: Callable[..., Sequence[Any]]
+    mutated: Sequence[int]
+    leaf_mutated: Sequence[int]
+    guard: Callable[[Sequence[Tensor]], bool] | None
+    tangents: Sequence[int]
+
+
+def trace(
+    fn: Callable[..., Sequence[Any]],
+    tensors: Sequence[Tensor],
+    static: Sequence[bool],
+    *,
+    dynamic: bool,
+    **compilers: Any,
+) -> Compiled:
+    """Trace `fn` over fake copies of `tensors`, partition and compile it.
+
+    Args:
+        fn: takes the flat tensors, returns a flat list of tensors.
+        static: for each tensor whether its sizes are fixed even when `dynamic`.
+        compilers: keywords of `aot_module_simplified`.
+    """
+    from torch._dynamo.source import LocalSource
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    shape_env = ShapeEnv()
+    fake_mode = FakeTensorMode(shape_env=shape_env, static_shapes=not dynamic)
+    context = TracingContext(fake_mode)
+    with tracing(context), _settings(), warnings.catch_warnings():
+        # Fake copies are made of `.grad` too, which warns for tensors that are not leaves.
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")
+        fakes = [
+            fake_mode.from_tensor(t, source=LocalSource(f"t{i}"), static_shapes=not dynamic or static[i])
+            for i, t in enumerate(tensors)
+        ]
+        module = _Flat(fn)
+        call = _aot(module, fakes, **compilers)
+        # The result refers to the module, which must not keep the tensors of the first call alive.
+        module.fn = None
+    guard = _shape_guard(shape_env, fakes) if dynamic else None
+    return _compiled(call, context.fw_metadata, guard)
+
+
+def compile_captured(gm: GraphModule, example_inputs: Sequence[Any], **compilers: Any) -> Compiled:
+    """The same for a graph that Dynamo captured: Dynamo's tracing context, fake tensors and guards are in force."""
+    from torch._guards import TracingContext
+
+    with _settings():
+        call = _aot(gm, example_inputs, **compilers)
+    context = TracingContext.try_get()
+    return _compiled(call, context.fw_metadata if context else None, None)
+
+
+class _Flat(nn.Module):
+    def __init__(self, fn: Callable[..., Sequence[Any]]) -> None:
+        super().__init__()
+        self.fn: Callable[..., Sequence[Any]] | None = fn
+
+    def forward(self, *tensors: Tensor) -> tuple[Any, ...]:
+        assert self.fn is not None
+        return tuple(self.fn(*tensors))
+
+
+def _aot(module: nn.Module, example_inputs: Sequence[Any], **compilers: Any) -> Callable[..., Sequence[Any]]:
+    from functorch.compile import aot_module_simplified
+
+    return aot_module_simplified(module, example_inputs, **compilers)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    from torch._functorch import config
+
+    # Donated buffers forbid retain_graph; eager lowering shows errors of the backward compiler at once.
+    with config.patch(donated_buffer=False, force_non_lazy_backward_lowering=True):
+        yield
+
+
+def _compiled(call: Callable[..., Any], metadata: Any, guard: Callable[..., bool] | None) -> Compiled:
+    if metadata is None:
+        return Compiled(call, (), (), guard, ())
+    # torch checks `bw_donated_idxs != []` at run time under a setting that we cannot hold until then.
+    metadata.bw_donated_idxs = []
+    mutated, leaves = [], []
+    for i, info in enumerate(metadata.input_info):
+        if info.mutates_data or info.mutates_metadata:
+            mutated.append(i)
+            hidden = info.mutations_hidden_from_autograd or info.mutations_under_no_grad_or_inference_mode
+            if info.requires_grad and info.mutates_data and not hidden:
+                leaves.append(i)
+    return Compiled(call, mutated, leaves, guard, _tangent_outputs(metadata))
+
+
+def _tangent_outputs(metadata: Any) -> Sequence[int]:
+    """The autograd node returns mutated inputs, outputs and bases of views; only some of them have a tangent."""
+    from torch._functorch._aot_autograd.schemas import OutputType
+
+    own = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
+    runtime = metadata.mutated_inp_runtime_indices
+    inputs = [
+        i for i, j in enumerate(runtime) if metadata.input_info[j].mutates_data and metadata.input_info[j].requires_grad
+    ]
+    outputs = [
+        len(runtime) + i
+        for i, info in enumerate(metadata.output_info)
+        if info.output_type in own
+        and issubclass(info.raw_type, Tensor)
+        and getattr(info, "requires_grad_for_backward", info.requires_grad)
+    ]
+    first_base = len(runtime) + len(metadata.output_info)
+    return [*inputs, *outputs, *range(first_base, first_base + metadata.num_intermediate_bases)]
+
+
+def _shape_guard(shape_env: Any, fakes: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], bool]:
+    from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+
+    source = shape_env.produce_guards_expression(fakes, ignore_static=False)
+    code = compile(source or "True", "<aotkit shape guard>", "eval")
+
+    def guard(tensors: Sequence[Tensor]) -> bool:
+        return bool(eval(code, SYMPY_INTERP, {"L": {f"t{i}": t for i, t in enumerate(tensors)}}))
+
+    return guard
+
+
+def is_data_dependent(error: Exception) -> bool:
+    """Whether tracing failed because Python code asked for the value of a tensor."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    kinds = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+    return isinstance(error, kinds)
+
+
+def is_foreign_tensor(error: Exception) -> bool:
+    """Whether tracing failed because a real tensor met a fake one."""
+    return "Please convert all Tensors to FakeTensors first" in str(error)
+
+
+def outside_fake_mode() -> Any:
+    """Compilers run under this, so that they can do real tensor work."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    return unset_fake_temporarily()
+
+
+def boxed(gm: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
+    """Run the graph as it is, from one list that it empties, so that each input is freed after its last use."""
+    gm.graph.set_codegen(torch.fx.graph._BoxedCodeGen())
+    gm.recompile()
+    run = gm.forward
+    call: Callable[[list[Any]], Sequence[Any]] = lambda args: run(args)  # noqa: E731  (methods take no attributes)
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def copy_graph(gm: GraphModule) -> GraphModule:
+    """A copy that shares constants and fake tensors with the original."""
+    graph = Graph()
+    output = graph.output(graph.graph_copy(gm.graph, {}))
+    output.meta = dict(gm.graph.output_node().meta)
+    return GraphModule(gm, graph)
+
+
+def is_traced(value: Any) -> bool:
+    """Whether a value inside a traced function is one that the graph computes."""
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return isinstance(value, FunctionalTensor | torch.SymInt | torch.SymFloat | torch.SymBool)

@@ -1,14 +1,14 @@
 """Bring the arguments of a call into one canonical flat form."""
 
-import functools
 import inspect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from aotkit.aot import pytree
-from aotkit.captures import CONSTANT_TYPES, constant_key
+from aotkit.aot import pytree, pytree_children
+from aotkit.captures import CONSTANT_TYPES, EagerOnly, constant_key
 
 
 class Arguments(NamedTuple):
@@ -35,32 +35,60 @@ class Arguments(NamedTuple):
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         return args, kwargs
 
-    def names(self, signature: inspect.Signature | None) -> tuple[list[str], list[str]]:
-        """Names of the tensors and of the objects: `x`, `batch['image']`, `args[1]`."""
-        parameters = list(signature.parameters) if signature is not None else []
-        named, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(self.leaves, self.spec))
+
+class Parameters:
+    """A function's parameters: bring the arguments of a call into canonical form, and name them."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._signature: inspect.Signature | None
+        try:
+            self._signature = inspect.signature(fn)
+        except (TypeError, ValueError):  # a built-in
+            self._signature = None
+        parameters = self._signature.parameters.values() if self._signature is not None else ()
+        self._names = [p.name for p in parameters]
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self._plain_count = len(self._names) if all(p.kind in positional for p in parameters) else -1
+
+    def canonical(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional where possible, in the signature's order, with defaults filled in.
+
+        Raises:
+            EagerOnly: the arguments do not fit, as far as `inspect` can tell: Python shall decide.
+        """
+        if self._signature is None or (not kwargs and len(args) == self._plain_count):
+            return args, kwargs
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as e:
+            raise EagerOnly(f"the arguments do not fit its signature: {e}") from None
+        bound.apply_defaults()
+        return bound.args, bound.kwargs
+
+    def names_of(self, arguments: Arguments) -> tuple[list[str], list[str]]:
+        """Names of the tensors and of the objects among the arguments: `x`, `batch['image']`, `args[1]`."""
+        tree = pytree.tree_unflatten(arguments.leaves, arguments.spec)
+        named, _ = pytree.tree_flatten_with_path(tree, is_leaf=is_size)
         tensors, objects = [], []
         for path, leaf in named:
             if isinstance(leaf, Tensor):
-                tensors.append(_name(path, parameters))
+                tensors.append(self._name(path))
             elif not isinstance(leaf, CONSTANT_TYPES):
-                objects.append(_name(path, parameters))
+                objects.append(self._name(path))
         return tensors, objects
 
-
-def _name(path: Sequence[Any], parameters: Sequence[str]) -> str:
-    root, first, *rest = path
-    is_keyword = root.idx == 1
-    if is_keyword:
-        start = str(first.key)
-    else:
-        start = parameters[first.idx] if first.idx < len(parameters) else f"args[{first.idx}]"
-    return start + pytree.keystr(tuple(rest))
+    def _name(self, path: Sequence[Any]) -> str:
+        root, first, *rest = path
+        if root.idx == 1:
+            start = str(first.key)
+        else:
+            start = self._names[first.idx] if first.idx < len(self._names) else f"args[{first.idx}]"
+        return start + str(pytree.keystr(tuple(rest)))
 
 
 def flatten(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
     """Take canonical arguments apart."""
-    leaves, spec = pytree.tree_flatten((tuple(args), kwargs))
+    leaves, spec = pytree.tree_flatten((tuple(args), kwargs), is_leaf=is_size)
     tensors: list[Tensor] = []
     objects: list[Any] = []
     key: list[Hashable] = []
@@ -73,37 +101,20 @@ def flatten(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
         else:
             objects.append(leaf)
             key.append(object)
-    return Arguments(leaves, spec, tensors, objects, (spec, tuple(key)))
+    return Arguments(leaves, spec, tensors, objects, (spec, tuple(_unusual_keys(spec)), tuple(key)))
 
 
-def signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:
-    """The function's signature; None for a built-in that has none."""
-    try:
-        return inspect.signature(fn)
-    except (TypeError, ValueError):
-        return None
+def is_size(value: Any) -> bool:
+    """Whether a value is a torch.Size of plain numbers, which stays whole."""
+    return isinstance(value, torch.Size) and all(type(n) is int for n in value)
 
 
-def canonical(
-    signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional where possible, in the signature's order, with defaults filled in.
-
-    Raises:
-        TypeError: the arguments do not fit, in the words of the call itself.
-    """
-    if signature is None:
-        return args, dict(sorted(kwargs.items()))
-    if not kwargs and len(args) == _plain_count(signature):
-        return args, kwargs
-    bound = signature.bind(*args, **kwargs)
-    bound.apply_defaults()
-    return bound.args, dict(sorted(bound.kwargs.items()))
-
-
-@functools.lru_cache(maxsize=1024)
-def _plain_count(signature: inspect.Signature) -> int:
-    """The number of arguments, if all are positional; else -1."""
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = signature.parameters.values()
-    return len(parameters) if all(p.kind in positional for p in parameters) else -1
+def _unusual_keys(spec: Any) -> Iterator[Hashable]:
+    """Dict keys that are no strings: the structures of {1: x}, {1.0: x} and {True: x} compare equal."""
+    if isinstance(spec.context, list):
+        for key in spec.context:
+            if type(key) is not str:
+                yield constant_key(key)
+    for child in pytree_children(spec):
+        if child.num_nodes > 1:
+            yield from _unusual_keys(child)

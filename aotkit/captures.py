@@ -5,14 +5,16 @@ mentions. Tensors become inputs of the graph, so they are fetched again on every
 graph, so they are compared on every call. Both happen in one generated function, `Captures.fetch`.
 """
 
+import array
 import collections
+import collections.abc
 import enum
 import functools
+import random
 import struct
 import sys
 import types
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 
 from aotkit.code_names import UNSPELLED, attribute_names, global_names, methods
 from aotkit.errors import TraceError
+from aotkit.substitution import Slot
 
 CONSTANT_TYPES = (
     type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis), enum.Enum, torch.Size,
@@ -34,34 +37,6 @@ _TRUSTED = frozenset(sys.stdlib_module_names) | {"torch", "functorch", "numpy", 
 
 class EagerOnly(Exception):
     """The call has to run eagerly; the message says why."""
-
-
-class Slot(NamedTuple):
-    """A place from which the function reads a value, and into which another can be put."""
-
-    name: str
-    container: Any
-    key: Any
-    is_attribute: bool
-    value: Any
-
-    def put(self, value: Any) -> None:
-        if self.is_attribute:
-            setattr(self.container, self.key, value)
-        elif isinstance(self.container, dict):  # a subclass may do something else in its own methods
-            dict.__setitem__(self.container, self.key, value)
-        else:
-            self.container[self.key] = value
-
-    def get(self) -> Any:
-        """What is there now; the slot itself if nothing is."""
-        try:
-            if self.is_attribute:
-                return getattr(self.container, self.key)
-            get = dict.__getitem__ if isinstance(self.container, dict) else type(self.container).__getitem__
-            return get(self.container, self.key)
-        except (AttributeError, IndexError, KeyError, ValueError):
-            return self
 
 
 class Captures(NamedTuple):
@@ -92,11 +67,19 @@ def same_constant(a: Any, b: Any) -> bool:
     return type(a) is type(b) and constant_key(a) == constant_key(b)
 
 
+def same_constants(a: Collection[Any], b: Collection[Any]) -> bool:
+    return len(a) == len(b) and all(x is y or same_constant(x, y) for x, y in zip(a, b, strict=True))
+
+
+def constant_set(values: Iterable[Any]) -> set[Hashable]:
+    return {constant_key(value) for value in values}
+
+
 def find_captures(roots: Sequence[Any], root_names: Sequence[str]) -> tuple[Captures, "Walk"]:
     """Walk from `roots`; the walk holds the tensors and their slots as they are now, for tracing."""
     mentioned: set[str] = set()
     while True:
-        walk = Walk(mentioned)
+        walk = Walk(mentioned, len(roots))
         for i, (root, name) in enumerate(zip(roots, root_names, strict=True)):
             walk.visit(root, f"roots[{i}]", name, None)
         if walk.mentioned == mentioned:
@@ -107,16 +90,17 @@ def find_captures(roots: Sequence[Any], root_names: Sequence[str]) -> tuple[Capt
 class Walk:
     """One pass over everything reachable, collecting tensors, slots, and the source of `fetch`."""
 
-    def __init__(self, mentioned: set[str]) -> None:
+    def __init__(self, mentioned: set[str], roots: int) -> None:
+        self._roots = roots
         self.filter = mentioned
         self.mentioned = set(mentioned)
         self.tensors: dict[int, tuple[str, Tensor]] = {}
-        self.slots: list[Slot] = []
+        self.slots: list[Slot] = []  # in which the function finds values
         self.containers: list[tuple[str, Any]] = []
         self._variables: dict[int, str] = {}
         self._alive: list[Any] = []  # ids are unique only among living objects
         self._lines: list[str] = []
-        self._globals: dict[str, Any] = {"same_constant": same_constant}
+        self._globals: dict[str, Any] = {f.__name__: f for f in (same_constant, same_constants, constant_set)}
         self._packages: set[str] = set()
 
     # The visitor.
@@ -162,10 +146,12 @@ class Walk:
                 return self._namespace
             case _ if hasattr(value, "__wrapped__") and callable(value):
                 return self._wrapper
-            case _ if package_of(type(value)) not in _TRUSTED and hasattr(value, "__dict__"):
+            case _ if package_of(type(value)) not in _TRUSTED and (hasattr(value, "__dict__") or _slots(type(value))):
                 return self._object
-            case _:
+            case _ if _is_inert(value):
                 return self._opaque
+            case _:
+                return self._changeable
 
     def _constant(self, value: Any, path: str) -> None:
         c = self._bind(value)
@@ -173,6 +159,9 @@ class Walk:
 
     def _opaque(self, value: Any, variable: str, name: str) -> None:
         self._require(f"{variable} is {self._bind(value)}")
+
+    def _changeable(self, value: Any, variable: str, name: str) -> None:
+        raise EagerOnly(f"it reads {name!r}, a {type(value).__name__}, whose contents cannot be compared")
 
     def _tensor(self, value: Tensor, variable: str, name: str) -> None:
         if isinstance(value, nn.UninitializedParameter | nn.UninitializedBuffer):
@@ -184,7 +173,7 @@ class Walk:
     def _dict(self, value: dict[Any, Any], variable: str, name: str) -> None:
         self.containers.append((name, value))
         self._same_type(value, variable)
-        self._require(f"list({variable}) == {self._bind(list(value))}")
+        self._require(f"same_constants({variable}, {self._bind(list(value))})")
         # A subclass may compute something else in its own `__getitem__`.
         get = "{}[{}]" if type(value).__getitem__ is dict.__getitem__ else "dict.__getitem__({}, {})"
         for key, item in dict.items(value):
@@ -202,7 +191,7 @@ class Walk:
     def _set(self, value: Any, variable: str, name: str) -> None:
         self.containers.append((name, value))
         self._same_type(value, variable)
-        self._require(f"{variable} == {self._bind(frozenset(value))}")
+        self._require(f"constant_set({variable}) == {self._bind(constant_set(value))}")
 
     def _module(self, value: nn.Module, variable: str, name: str) -> None:
         prefix = f"{name}." if name else ""
@@ -224,8 +213,14 @@ class Walk:
         self._attributes(value, variable, name)
 
     def _object(self, value: Any, variable: str, name: str) -> None:
-        self.containers.append((name, vars(value)))
         self._same_type(value, variable)
+        for key in _slots(type(value)):
+            if hasattr(value, key):
+                self.visit(getattr(value, key), f"{variable}.{key}", f"{name}.{key}", (value, key, True))
+            else:
+                self._require(f"not hasattr({variable}, {key!r})")
+        if hasattr(value, "__dict__"):
+            self.containers.append((name, vars(value)))
         self._attributes(value, variable, name)
 
     def _attributes(self, value: Any, variable: str, name: str) -> None:
@@ -236,7 +231,7 @@ class Walk:
         for method in methods(cls, self.filter):
             self._code(method)
         prefix = f"{name}." if name else ""
-        state = vars(value)
+        state = getattr(value, "__dict__", {})
         everything = bool(self.filter & UNSPELLED) and package_of(cls) not in _TRUSTED
         for key in list(state):
             if key not in _MODULE_STATE and (key in self.filter or everything):
@@ -319,49 +314,14 @@ class Walk:
 
     def compile(self) -> Callable[[Sequence[Any]], Sequence[Tensor] | None]:
         found = ", ".join(self._variables[i] for i in self.tensors)
-        body = "\n        ".join(self._lines) or "pass"
+        self._lines.insert(0, f"if len(roots) != {self._roots}: return None")
+        body = "\n        ".join(self._lines)
         source = (
             f"def fetch(roots):\n    try:\n        {body}\n        return [{found}]\n"
             "    except (AttributeError, IndexError, KeyError, TypeError, ValueError):\n        return None\n"
         )
         exec(compile(source, "<aotkit captures>", "exec"), self._globals)
         return self._globals["fetch"]  # type: ignore[no-any-return]
-
-    # Tracing with other tensors in the places of the captured ones.
-
-    @contextmanager
-    def substituted(self, replacements: Mapping[int, Tensor], doing: str) -> Iterator[None]:
-        """Put `replacements[id(tensor)]` into each slot for a while.
-
-        Afterwards everything holds what it held before, whatever the function assigned.
-
-        Raises:
-            TraceError: the function assigned something: a compiled graph could not repeat that.
-        """
-        before = [_copy(container) for _, container in self.containers]
-        for slot in self.slots:
-            slot.put(_replace(slot.value, replacements))
-        between = [_copy(container) for _, container in self.containers]
-        placed = [slot.get() for slot in self.slots]
-        changed = None
-        try:
-            yield
-        finally:
-            for slot, was in zip(self.slots, placed, strict=True):
-                if slot.get() is not was:
-                    changed = changed or slot.name
-            for (name, container), was in zip(self.containers, between, strict=True):
-                changed = changed or _difference(name, container, was)
-            for (_, container), was in zip(self.containers, before, strict=True):
-                if not _identical(container, was):
-                    _restore(container, was)
-            for slot in self.slots:
-                slot.put(slot.value)
-        if changed:
-            raise TraceError(
-                f"the function changes {changed!r} while it is {doing}; a compiled graph would not repeat that. "
-                "Return the new value instead, or use capture='dynamo'."
-            )
 
 
 def package_of(obj: Any) -> str:
@@ -370,44 +330,22 @@ def package_of(obj: Any) -> str:
     return (module or "__main__").partition(".")[0]
 
 
+def _slots(cls: type) -> list[str]:
+    """Attributes that objects of this class keep outside of `__dict__`."""
+    declared = (vars(base).get("__slots__", ()) for base in cls.__mro__ if package_of(base) not in _TRUSTED)
+    names = [name for slots in declared for name in ([slots] if isinstance(slots, str) else slots)]
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def _is_inert(value: Any) -> bool:
+    """Whether an object that cannot be looked into matters by its identity alone: a built-in function, a logger."""
+    if isinstance(value, collections.abc.Iterator | bytearray | memoryview | array.array | random.Random):
+        return False
+    return package_of(type(value)) in _TRUSTED and package_of(type(value)) != "numpy"
+
+
 def _class_data(cls: type, key: str) -> Any:
     for base in cls.__mro__:
         if key in vars(base):
             return vars(base)[key] if package_of(base) not in _TRUSTED else NotImplemented
     return NotImplemented
-
-
-def _replace(value: Any, replacements: Mapping[int, Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return replacements.get(id(value), value)
-    if isinstance(value, tuple) and any(isinstance(v, Tensor | tuple) for v in value):
-        items = [_replace(v, replacements) for v in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value
-
-
-def _copy(container: Any) -> Any:
-    return dict(dict.items(container)) if isinstance(container, dict) else list(container)
-
-
-def _identical(container: Any, was: Any) -> bool:
-    now = _copy(container)
-    if isinstance(now, dict):
-        return now.keys() == was.keys() and all(now[k] is was[k] for k in now)
-    return len(now) == len(was) and all(a is b for a, b in zip(now, was, strict=True))
-
-
-def _difference(name: str, container: Any, was: Any) -> str | None:
-    if _identical(container, was):
-        return None
-    if isinstance(container, dict):
-        now = _copy(container)
-        for key in {**now, **was}:
-            if now.get(key, was) is not was.get(key, now):
-                return f"{name}.{key}" if name else str(key)
-    return name or "its state"
-
-
-def _restore(container: Any, was: Any) -> None:
-    container.clear()
-    container.extend(was) if isinstance(container, list | collections.deque) else container.update(was)

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
-from aotkit.aot import pytree, random_state
+from aotkit.aot import negated, pytree, random_state
 from aotkit.errors import MismatchError
 
 # Relative to the largest value of the tensor. Fused arithmetic rounds less often than eager's, or in another order.
@@ -77,14 +78,35 @@ class Outcome:
 
 def run_on_copies(fn: Callable[[list[Tensor]], Any], tensors: Sequence[Tensor]) -> Outcome:
     """Run `fn` on copies of `tensors`, then backward with random cotangents; global random state is left as it was."""
+    try:
+        return _run_on_copies(fn, tensors, _gradients)
+    except RuntimeError as e:
+        if "incompatible with .grad()" not in str(e):
+            raise
+        # Reentrant torch.utils.checkpoint works with Tensor.backward only.
+        return _run_on_copies(fn, tensors, _accumulated_gradients)
+
+
+def _run_on_copies(
+    fn: Callable[[list[Tensor]], Any],
+    tensors: Sequence[Tensor],
+    differentiate: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor | None]],
+) -> Outcome:
     leaves, inputs = copy_inputs(tensors)
     before = [_state(x) for x in inputs]
-    with random_state():
+    # The caller's hooks are for the tensors that the real call saves; a function may leave another gradient mode.
+    hooks = saved_tensors_hooks(lambda t: t, lambda t: t)
+    with random_state(), torch.set_grad_enabled(torch.is_grad_enabled()), hooks:
         outputs = fn(list(inputs))
         changed = [_changed(x, state) for x, state in zip(inputs, before, strict=True)]
         results = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor)]
         results += [x for x, c in zip(inputs, changed, strict=True) if c]
-        gradients = _gradients(results, leaves)
+        roots = [t for t in results if t.requires_grad]
+        wanted = [x for x in leaves if x.requires_grad]
+        gradients = None
+        if roots and wanted and torch.is_grad_enabled():
+            found = iter(differentiate(roots, wanted))
+            gradients = [next(found) if x.requires_grad else None for x in leaves]
     return Outcome(outputs, gradients, inputs, changed)
 
 
@@ -97,13 +119,17 @@ def _changed(tensor: Tensor, state: int | Tensor) -> bool:
     return tensor._version != state if isinstance(state, int) else not torch.equal(tensor, state)
 
 
-def _gradients(results: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor | None] | None:
-    roots = [t for t in results if t.requires_grad]
-    wanted = [x for x in leaves if x.requires_grad]
-    if not (torch.is_grad_enabled() and roots and wanted):
-        return None
-    found = iter(torch.autograd.grad(roots, wanted, [cotangent(t, i) for i, t in enumerate(roots)], allow_unused=True))
-    return [next(found) if x.requires_grad else None for x in leaves]
+def _gradients(roots: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[Tensor | None]:
+    return list(torch.autograd.grad(roots, wanted, _cotangents(roots), allow_unused=True))
+
+
+def _accumulated_gradients(roots: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[Tensor | None]:
+    torch.autograd.backward(roots, _cotangents(roots))
+    return [x.grad for x in wanted]
+
+
+def _cotangents(roots: Sequence[Tensor]) -> list[Tensor]:
+    return [cotangent(t, i) for i, t in enumerate(roots)]
 
 
 def cotangent(output: Tensor, index: int) -> Tensor:
@@ -137,6 +163,9 @@ def _copy(tensor: Tensor, storages: dict[int, Any], shared: bool) -> tuple[Tenso
     if source.is_conj():
         leaf, _ = _copy(source.conj(), storages, shared)
         leaf = leaf.conj()
+    elif source.is_neg():
+        leaf, _ = _copy(negated(source), storages, shared)
+        leaf = negated(leaf)
     elif shared:
         key = source.untyped_storage()._cdata
         storage = storages.setdefault(key, source.untyped_storage().clone())  # type: ignore[no-untyped-call]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from aotkit import aot
-from aotkit.arguments import Arguments, canonical, flatten, signature_of
+from aotkit.arguments import Arguments, Parameters, flatten
 from aotkit.captures import Captures, EagerOnly, find_captures
 from aotkit.checker import CheckReport
 from aotkit.dynamo import DynamoFunction
@@ -157,7 +157,7 @@ class CompiledFunction(Generic[P, R]):
         self._recipe = recipe_of(fn, backend, partition, dynamic)
         self._check = check
         self._on_error = on_error
-        self._signature = signature_of(fn)
+        self._parameters = Parameters(fn)
         self._families: list[_Family] = []
         self._dynamo = DynamoFunction(self._recipe, check) if capture == "dynamo" else None
 
@@ -220,7 +220,7 @@ class CompiledFunction(Generic[P, R]):
 
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "tuple[Entry | AotkitError, Sequence[Tensor]]":
         """A valid entry and its flat inputs; the error instead of the entry if compiling failed before."""
-        arguments = flatten(*canonical(self._signature, args, kwargs))
+        arguments = flatten(*self._parameters.canonical(args, kwargs))
         found = self._find(arguments)
         if found is None:
             with aot.COMPILE_LOCK:
@@ -239,7 +239,7 @@ class CompiledFunction(Generic[P, R]):
         return None
 
     def _compile(self, arguments: Arguments) -> "tuple[Entry | AotkitError, Sequence[Tensor]]":
-        names, object_names = arguments.names(self._signature)
+        names, object_names = self._parameters.names_of(arguments)
         root_names = [_root_name(self.__wrapped__), *object_names]
         roots = (self.__wrapped__, *arguments.objects)
         captures, walk = find_captures(roots, root_names)
@@ -249,13 +249,13 @@ class CompiledFunction(Generic[P, R]):
                 raise EagerOnly(reason)
         key = aot.environment(), arguments.key
         entry = self._try_entry(signature)
-        self._family(captures, roots).add(key, signature.tensors, entry)
+        self._family(captures, roots, signature).add(key, signature.tensors, entry)
         return entry, signature.tensors
 
     def _try_entry(self, signature: Signature) -> "Entry | AotkitError":
         try:
             want = outcome_in_eager(signature) if self._check else None
-            entry = Entry(self._recipe, signature)
+            entry = Entry(self._recipe, signature, ran_in_eager=want is not None)
             if want is not None:
                 entry.check(self._recipe, signature, want)
         except AotkitError as e:
@@ -265,9 +265,10 @@ class CompiledFunction(Generic[P, R]):
             return e
         return entry
 
-    def _family(self, captures: Captures, roots: Sequence[Any]) -> "_Family":
+    def _family(self, captures: Captures, roots: Sequence[Any], signature: Signature) -> "_Family":
         for family in self._families:
-            if family.captures.fetch(roots) is not None:
+            found = family.captures.fetch(roots)
+            if found is not None and list(map(id, found)) == list(map(id, signature.captured)):
                 return family
         self._families.insert(0, _Family(captures, self._recipe.dynamic))
         return self._families[0]

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from aotkit import aot
 from aotkit.aot import pytree
-from aotkit.arguments import Arguments
+from aotkit.arguments import Arguments, is_size
 from aotkit.captures import CONSTANT_TYPES, Walk
 from aotkit.checker import CheckReport, compare, raise_if_different, run_on_copies
-from aotkit.errors import TraceError
+from aotkit.errors import AotkitError, TraceError
 from aotkit.inspection import recording_source, user_line
 from aotkit.interfaces import Backend, Graphs, Partitioner
 from aotkit.pipeline import Pipeline
+from aotkit.substitution import substituted
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Signature:
     """The inputs that a compilation is made for: arguments, and tensors that the function captures.
 
     Attributes:
+        captured: the tensors that the function captures.
         tensors: all tensors, arguments first.
         names: one for each.
     """
@@ -59,17 +61,18 @@ class Signature:
         self._fn = recipe.fn
         self._arguments = arguments
         self._walk = walk
-        captured = [tensor for _, tensor in walk.tensors.values()]
-        self.tensors = [*arguments.tensors, *captured]
+        self.captured = [tensor for _, tensor in walk.tensors.values()]
+        self.tensors = [*arguments.tensors, *self.captured]
         self.names = [*names, *(name for name, _ in walk.tensors.values())]
-        self.static = [False] * len(arguments.tensors) + [True] * len(captured)
+        self.static = [False] * len(arguments.tensors) + [True] * len(self.captured)
 
     def run(self, doing: str, tensors: Sequence[Any]) -> Any:
         """Run the function with `tensors` in the places of `self.tensors`."""
         n = len(self._arguments.tensors)
         captured = self._walk.tensors
         args, kwargs = self._arguments.rebuild(tensors[:n])
-        with self._walk.substituted(dict(zip(captured, tensors[n:], strict=True)), doing):
+        replacements = dict(zip(captured, tensors[n:], strict=True))
+        with substituted(self._walk.slots, self._walk.containers, replacements, doing):
             return self._fn(*args, **kwargs)
 
 
@@ -83,7 +86,7 @@ class Entry:
         guard: for `dynamic=True`, the shape conditions.
     """
 
-    def __init__(self, recipe: Recipe, signature: Signature) -> None:
+    def __init__(self, recipe: Recipe, signature: Signature, *, ran_in_eager: bool) -> None:
         self._name = recipe.name
         outputs = _Outputs()
         pipeline = recipe.pipeline()
@@ -92,7 +95,7 @@ class Entry:
             with recording_source():
                 return outputs.flatten(signature.run("traced", tensors))
 
-        with _explained(recipe):
+        with _explained(recipe, signature, ran_in_eager), aot.no_other_randomness(recipe.name):
             self._compiled = aot.trace(
                 flat, signature.tensors, signature.static, dynamic=recipe.dynamic, **pipeline.keywords()
             )
@@ -136,7 +139,7 @@ class _Outputs:
         self._spec: Any = None
 
     def flatten(self, outputs: Any) -> list[Any]:
-        leaves, self._spec = pytree.tree_flatten(outputs)
+        leaves, self._spec = pytree.tree_flatten(outputs, is_leaf=is_size)
         computed = []
         self._leaves = []
         for leaf in leaves:
@@ -167,11 +170,15 @@ _COMPUTED = object()
 
 
 @contextmanager
-def _explained(recipe: Recipe) -> Iterator[None]:
-    """Turn the ways in which tracing fails into errors that say what to do."""
+def _explained(recipe: Recipe, signature: Signature, ran_in_eager: bool) -> Iterator[None]:
+    """Turn the ways in which tracing fails into errors that say what to do; the function's own errors stay."""
     try:
         yield
+    except AotkitError:
+        raise
     except Exception as e:
+        if not ran_in_eager:
+            outcome_in_eager(signature)  # if this raises, tracing is not to blame
         where = user_line(e.__traceback__)
         at = f" at {where}" if where else ""
         if aot.is_data_dependent(e):
@@ -184,7 +191,10 @@ def _explained(recipe: Recipe) -> Iterator[None]:
                 f"{recipe.name!r} uses a tensor{at} that is neither an argument nor found in its closure, globals or "
                 "attributes. Pass it as an argument."
             ) from e
-        raise
+        raise TraceError(
+            f"{recipe.name!r} runs in eager, but cannot be traced{at}: {type(e).__name__}: {e}. Use capture='dynamo', "
+            "or on_error='eager' to run it uncompiled."
+        ) from e
 
 
 def outcome_in_eager(signature: Signature) -> Any:

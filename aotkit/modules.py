@@ -45,6 +45,8 @@ def compile_module(module: nn.Module, options: dict[str, Any]) -> nn.Module:
     if isinstance(module, CompiledModule):
         module = uncompiled(module)
     cls: Any = type(module)
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
+        raise ValueError(f"{cls.__name__} has no parameters yet. Call it once on an example, then compile it.")
     forward = CompiledFunction(module.forward, **options)
     # Compiled functions are descriptors; this one is bound already.
     namespace = {"_compiled": staticmethod(forward), "_original": cls, "_options": options}

@@ -32,7 +32,7 @@ from networkx.algorithms.flow import boykov_kolmogorov
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from aotkit.aot_partition import (
+from aotkit.aot.partition import (
     Sides,
     classify,
     default_partition,

@@ -99,4 +99,4 @@ def assert_equal(got, want, what):
                 g, w, rtol=tolerance, atol=tolerance, check_stride=False, msg=lambda m: f"{what}: {m}"
             )
         else:
-            assert g == w and type(g) is type(w), what
+            assert (type(g), g) == (type(w), w), what

@@ -1,5 +1,8 @@
 """The only place that imports torch's private names; every difference between torch's versions lives here."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from torch.utils import _pytree
 
 from aotkit.aot.backward import refuse_leaf_mutation, unused_gradients, watch_backward
@@ -8,6 +11,8 @@ from aotkit.aot.environment import (
     dynamic_key,
     environment,
     memory_pattern,
+    negated,
+    no_other_randomness,
     random_state,
     tensor_key,
     why_eager,
@@ -30,6 +35,13 @@ from aotkit.aot.tracing import (
 # Nested containers, flat and back.
 pytree = _pytree
 
+
+def pytree_children(spec: Any) -> Sequence[Any]:
+    """The structures inside a structure."""
+    children = getattr(spec, "_children", None)
+    return spec.children_specs if children is None else children  # type: ignore[no-any-return]
+
+
 __all__ = [
     "COMPILE_LOCK",
     "Compiled",
@@ -45,10 +57,13 @@ __all__ = [
     "is_foreign_tensor",
     "is_traced",
     "memory_pattern",
+    "negated",
     "nnc_fuser",
     "nnc_fuses_on_cpu",
+    "no_other_randomness",
     "outside_fake_mode",
     "pytree",
+    "pytree_children",
     "random_state",
     "refuse_leaf_mutation",
     "tensor_key",

@@ -1,10 +1,15 @@
 """What surrounds a call: switches, modes and transforms, and what a graph assumes of its inputs."""
 
+import random
+import sys
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from aotkit.errors import TraceError
 
 
 def why_eager() -> str | None:
@@ -96,7 +101,40 @@ def memory_pattern(tensors: Sequence[Tensor]) -> Hashable:
 
 @contextmanager
 def random_state() -> Iterator[None]:
-    """Put all random generators back at the end to where they were at the start."""
+    """Put all random generators, also Python's and NumPy's, back at the end to where they were at the start."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    others = _other_random_states()
     with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            random.setstate(others[0])
+            if len(others) > 1:
+                sys.modules["numpy"].random.set_state(others[1])
+
+
+@contextmanager
+def no_other_randomness(name: str) -> Iterator[None]:
+    """Refuse a function that draws from generators which a graph cannot draw from.
+
+    Raises:
+        TraceError: it drew from Python's or NumPy's generator.
+    """
+    before = _other_random_states()
+    with random_state():
         yield
+        if repr(_other_random_states()) != repr(before):
+            raise TraceError(
+                f"{name!r} draws random numbers from Python's or NumPy's generator; a compiled graph would repeat the "
+                "same ones for ever. Draw with torch, or pass the numbers as arguments."
+            )
+
+
+def _other_random_states() -> list[Any]:
+    numpy = sys.modules.get("numpy")
+    return [random.getstate(), *([numpy.random.get_state()] if numpy is not None else [])]
+
+
+def negated(tensor: Tensor) -> Tensor:
+    """A view of the negative of a tensor, by its negative bit."""
+    return torch._neg_view(tensor)

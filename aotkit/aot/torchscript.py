@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ def nnc_fuser() -> Iterator[None]:
 
     `torch.jit.fuser("fuser1")` says the same, and warns about NVFuser, which it also sets.
     """
-    switches = [
+    switches: list[tuple[Any, Any]] = [
         (torch._C._jit_set_profiling_executor, torch._C._jit_set_profiling_executor(True)),
         (torch._C._get_graph_executor_optimize, torch._C._get_graph_executor_optimize(True)),
         (torch._C._jit_set_texpr_fuser_enabled, torch._C._jit_texpr_fuser_enabled()),

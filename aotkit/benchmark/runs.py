@@ -42,7 +42,7 @@ def bench(
     Args:
         backends: names or objects; None: all that are registered, except `print`.
         partitions: names or partitioners; None: all that are registered.
-        seconds: how long to measure altogether, after compiling and warming up; at least five rounds are played.
+        seconds: how long to measure altogether, after compiling and warming up; at least seven rounds are played.
         capture: as for `compile`.
         progress: called with a line of text before each thing that takes long.
     """
@@ -202,4 +202,5 @@ def _reason(error: Exception) -> str:
 
 def _environment(cuda: bool) -> dict[str, Any]:
     processor = torch.cuda.get_device_name() if cuda else f"{os.cpu_count()}-core CPU"
-    return {"torch": f"torch {torch.__version__}", "processor": processor, "threads": f"{torch.get_num_threads()} threads"}
+    threads = f"{torch.get_num_threads()} threads"
+    return {"torch": f"torch {torch.__version__}", "processor": processor, "threads": threads}

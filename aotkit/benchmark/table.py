@@ -12,11 +12,14 @@ PHASES = ("forward", "backward")
 HEADING = (
     "backend", "partition", "forward ms", "vs eager", "backward ms", "vs eager", "saved", "compile", "check",
 )  # fmt: skip
+RIGHT = (False, False, True, True, True, True, True, True, False)  # aligned right
 EXPLANATION = (
     "Medians over {rounds} interleaved rounds ({clock}), ± half the interquartile range. "
-    "vs eager: eager's time divided by the row's; noise: the interquartile ranges of both overlap. "
+    "vs eager: eager's time divided by the row's; noise: the interquartile ranges of both overlap, or the medians are "
+    "less than 2% apart. "
     "saved: bytes that only backward needs. compile: seconds of the first call, with the check against eager."
 )
+SMALLEST_DIFFERENCE = 0.02  # of the medians; repetitions of a whole run differ by as much
 WIDTH = 118
 
 
@@ -75,11 +78,13 @@ class BenchReport:
         return speedup(self.rows[0].phases[phase].main, row.phases[phase].main)
 
     def verdict(self, row: Row, phase: str) -> str | None:
-        """"faster", "slower", or "noise" if the interquartile ranges of the times overlap."""
+        """ "faster", "slower", or "noise" if that is not certain."""
         base, own = self.seconds(self.rows[0], phase), self.seconds(row, phase)
         if row is self.rows[0] or base is None or own is None:
             return None
-        return "noise" if base.overlaps(own) else "faster" if own.median < base.median else "slower"
+        if base.overlaps(own) or abs(own.median / base.median - 1) < SMALLEST_DIFFERENCE:
+            return "noise"
+        return "faster" if own.median < base.median else "slower"
 
     def json(self) -> dict[str, Any]:
         """Everything that was measured, in seconds and bytes, of types that the json module takes."""
@@ -108,14 +113,13 @@ class BenchReport:
         widths = [max(len(row[i]) for row in table) for i in range(len(HEADING))]
         lines = [self._title()]
         for cells in table:
-            padded = [c.ljust(w) if i < 2 or i == 8 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]
-            lines.append("  ".join(padded).rstrip())
+            pairs = zip(cells, widths, RIGHT, strict=True)
+            lines.append("  ".join(c.rjust(width) if right else c.ljust(width) for c, width, right in pairs).rstrip())
         notes = [self._explanation(), *self._reasons()]
         return "\n".join([*lines, *(textwrap.fill(note, WIDTH, subsequent_indent="  ") for note in notes)])
 
     def _repr_markdown_(self) -> str:
-        rows = [HEADING, tuple("---" if i < 2 or i == 8 else "---:" for i in range(len(HEADING)))]
-        rows += map(self._cells, self.rows)
+        rows = [HEADING, tuple("---:" if right else "---" for right in RIGHT), *map(self._cells, self.rows)]
         lines = ["| " + " | ".join(cells) + " |" for cells in rows]
         return "\n\n".join([f"**{self._title()}**", "\n".join(lines), self._explanation(), *self._reasons()])
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-FEWEST_ROUNDS = 5
+FEWEST_ROUNDS = 7
 MOST_ROUNDS = 1000
 WARM_UP_ROUNDS = 3
 WARM_UP_SHARE = 0.2  # of the time that measuring may take
@@ -93,7 +93,7 @@ def speedup(base: Sequence[float], other: Sequence[float]) -> Spread:
 def interleave(
     steps: Mapping[str, Step], seconds: float, *, cuda: bool = False
 ) -> tuple[dict[str, Phases], dict[str, Exception]]:
-    """Time all steps for about `seconds` altogether, but at least five rounds; warm-up comes on top.
+    """Time all steps for about `seconds` altogether, but at least seven rounds; warm-up comes on top.
 
     Returns:
         (phases of each step, the exception of each step that raised): the first has no entry for those.

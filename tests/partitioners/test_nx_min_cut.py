@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from aotkit.aot_partition import is_random
+from aotkit.aot.partition import is_random
 from aotkit.errors import CompileError
 from aotkit.partitioners import default, min_cut
 from aotkit.partitioners.nx_min_cut import Cost, cheapest_cut, partition

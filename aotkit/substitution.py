@@ -1,0 +1,133 @@
+"""Run a function with other tensors in the places where it finds its captured ones, and undo whatever it changes."""
+
+import collections
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from aotkit.errors import TraceError
+
+# What torch's modules recompute from their parameters on every call.
+CACHES = {nn.RNNBase: ("_flat_weights", "_flat_weight_refs")}
+
+
+class Slot(NamedTuple):
+    """A place in which a function finds a value.
+
+    Attributes:
+        name: what messages call it.
+        container: a dict, list or deque, or an object if the value is one of its attributes.
+    """
+
+    name: str
+    container: Any
+    key: Any
+    is_attribute: bool
+    value: Any
+
+    def put(self, value: Any) -> None:
+        """Put another value there."""
+        if self.is_attribute:
+            is_cell = isinstance(self.container, types.CellType)
+            (setattr if is_cell else object.__setattr__)(self.container, self.key, value)  # frozen dataclasses too
+        elif isinstance(self.container, dict):  # a subclass may do something else in its own methods
+            dict.__setitem__(self.container, self.key, value)
+        else:
+            self.container[self.key] = value
+
+    def get(self) -> Any:
+        """What is there now; the slot itself if nothing is."""
+        try:
+            if self.is_attribute:
+                return getattr(self.container, self.key)
+            get = dict.__getitem__ if isinstance(self.container, dict) else type(self.container).__getitem__
+            return get(self.container, self.key)
+        except (AttributeError, IndexError, KeyError, ValueError):
+            return self
+
+
+@contextmanager
+def substituted(
+    slots: Sequence[Slot], containers: Sequence[tuple[str, Any]], replacements: Mapping[int, Tensor], doing: str
+) -> Iterator[None]:
+    """Put `replacements[id(tensor)]` in the place of each tensor for a while.
+
+    Afterwards slots and containers hold what they held before, whatever the function assigned.
+
+    Args:
+        containers: named dicts, lists, deques and sets that the function may change.
+        doing: what is done with the function meanwhile, for the message.
+
+    Raises:
+        TraceError: the function assigned something; a compiled graph could not repeat that.
+    """
+    before = [_copy(container) for _, container in containers]
+    for slot in slots:
+        if (new := _replace(slot.value, replacements)) is not slot.value:
+            slot.put(new)
+    between = [_copy(container) for _, container in containers]
+    placed = [slot.get() for slot in slots]
+    changed = None
+    try:
+        yield
+    finally:
+        for slot, was in zip(slots, placed, strict=True):
+            if slot.get() is not was and not _is_cache(slot.name):
+                changed = changed or slot.name
+        for (name, container), was in zip(containers, between, strict=True):
+            changed = changed or _difference(name, container, was)
+        for (_, container), was in zip(containers, before, strict=True):
+            if not _identical(container, was):
+                _restore(container, was)
+        for slot in slots:
+            if slot.get() is not slot.value:
+                slot.put(slot.value)
+    if changed:
+        raise TraceError(
+            f"the function changes {changed!r} while it is {doing}; a compiled graph would not repeat that. "
+            "Return the new value instead, or use capture='dynamo'."
+        )
+
+
+def _is_cache(name: str) -> bool:
+    return any(part in names for names in CACHES.values() for part in name.replace("[", ".").split("."))
+
+
+def _replace(value: Any, replacements: Mapping[int, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return replacements.get(id(value), value)
+    if isinstance(value, tuple) and any(isinstance(v, Tensor | tuple) for v in value):
+        items = [_replace(v, replacements) for v in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+def _copy(container: Any) -> Any:
+    return dict(dict.items(container)) if isinstance(container, dict) else list(container)
+
+
+def _identical(container: Any, was: Any) -> bool:
+    now = _copy(container)
+    if isinstance(now, dict):
+        return now.keys() == was.keys() and all(now[k] is was[k] for k in now)
+    return len(now) == len(was) and all(a is b for a, b in zip(now, was, strict=True))
+
+
+def _difference(name: str, container: Any, was: Any) -> str | None:
+    if _identical(container, was):
+        return None
+    if isinstance(container, dict):
+        now = _copy(container)
+        for key in {**now, **was}:
+            if now.get(key, was) is not was.get(key, now) and not _is_cache(str(key)):
+                return f"{name}.{key}" if name else str(key)
+        return None
+    return None if _is_cache(name) else name or "its state"
+
+
+def _restore(container: Any, was: Any) -> None:
+    container.clear()
+    container.extend(was) if isinstance(container, list | collections.deque) else container.update(was)

@@ -1,7 +1,7 @@
 """Bring the arguments of a call into one canonical flat form."""
 
 import inspect
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -101,7 +101,7 @@ def flatten(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
         else:
             objects.append(leaf)
             key.append(object)
-    return Arguments(leaves, spec, tensors, objects, (spec, tuple(_unusual_keys(spec)), tuple(key)))
+    return Arguments(leaves, spec, tensors, objects, (spec.num_leaves, _structure(spec), tuple(key)))
 
 
 def is_size(value: Any) -> bool:
@@ -109,12 +109,14 @@ def is_size(value: Any) -> bool:
     return isinstance(value, torch.Size) and all(type(n) is int for n in value)
 
 
-def _unusual_keys(spec: Any) -> Iterator[Hashable]:
-    """Dict keys that are no strings: the structures of {1: x}, {1.0: x} and {True: x} compare equal."""
-    if isinstance(spec.context, list):
-        for key in spec.context:
-            if type(key) is not str:
-                yield constant_key(key)
-    for child in pytree_children(spec):
-        if child.num_nodes > 1:
-            yield from _unusual_keys(child)
+def _structure(spec: Any) -> Hashable:
+    """A tree's structure, exactly: the order of dict keys counts, and {1: x} is neither {1.0: x} nor {True: x}."""
+    if spec.type is None:  # a leaf
+        return None
+    return spec.type, _hashable(spec.context), *map(_structure, pytree_children(spec))
+
+
+def _hashable(context: Any) -> Hashable:
+    if isinstance(context, list | tuple):
+        return tuple(map(_hashable, context))
+    return context if type(context) is str else constant_key(context)

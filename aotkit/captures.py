@@ -8,6 +8,7 @@ graph, so they are compared on every call. Both happen in one generated function
 import array
 import collections
 import collections.abc
+import dataclasses
 import enum
 import functools
 import random
@@ -146,6 +147,8 @@ class Walk:
                 return self._namespace
             case _ if hasattr(value, "__wrapped__") and callable(value):
                 return self._wrapper
+            case _ if dataclasses.is_dataclass(value):
+                return self._dataclass
             case _ if package_of(type(value)) not in _TRUSTED and (hasattr(value, "__dict__") or _slots(type(value))):
                 return self._object
             case _ if _is_inert(value):
@@ -222,6 +225,14 @@ class Walk:
         if hasattr(value, "__dict__"):
             self.containers.append((name, vars(value)))
         self._attributes(value, variable, name)
+
+    def _dataclass(self, value: Any, variable: str, name: str) -> None:
+        self._same_type(value, variable)
+        for field in dataclasses.fields(value):
+            held = getattr(value, field.name)
+            self.visit(held, f"{variable}.{field.name}", f"{name}.{field.name}", (value, field.name, True))
+        if package_of(type(value)) not in _TRUSTED:
+            self._attributes(value, variable, name)
 
     def _attributes(self, value: Any, variable: str, name: str) -> None:
         """Attributes that some code mentions, from the object and, if they are data, from its class."""

@@ -296,20 +296,16 @@ class _Family:
     def __init__(self, captures: Captures, dynamic: bool) -> None:
         self.captures = captures
         self._tensor_key = aot.dynamic_key if dynamic else aot.tensor_key
-        self._entries: dict[Hashable, list[tuple[Hashable, Entry | AotkitError]]] = {}
+        self._entries: dict[Hashable, list[Entry | AotkitError]] = {}
 
     def find(self, key: Hashable, tensors: Sequence[Tensor]) -> Entry | AotkitError | None:
-        for pattern, entry in self._entries.get(self._key(key, tensors), ()):
-            if pattern is not None and pattern != aot.memory_pattern(tensors):
-                continue
-            if isinstance(entry, Entry) and entry.guard is not None and not entry.guard(tensors):
-                continue
-            return entry
+        for entry in self._entries.get(self._key(key, tensors), ()):
+            if isinstance(entry, AotkitError) or entry.accepts(tensors):
+                return entry
         return None
 
     def add(self, key: Hashable, tensors: Sequence[Tensor], entry: Entry | AotkitError) -> None:
-        pattern = entry.pattern if isinstance(entry, Entry) else None
-        self._entries.setdefault(self._key(key, tensors), []).append((pattern, entry))
+        self._entries.setdefault(self._key(key, tensors), []).append(entry)
 
     def _key(self, key: Hashable, tensors: Sequence[Tensor]) -> Hashable:
         return key, tuple(map(self._tensor_key, tensors))

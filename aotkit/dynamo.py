@@ -7,8 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit import aot
-from aotkit.checker import compare, raise_if_different, run_on_copies
+from aotkit import aot, checker
 from aotkit.errors import TraceError
 from aotkit.interfaces import Graphs
 
@@ -58,7 +57,7 @@ class CapturedCompiler:
         assert pipeline.graphs is not None
         graphs = pipeline.graphs
         graphs.input_names = tuple(aot.captured_names(gm))
-        unused = aot.unused_gradients(graphs, compiled)
+        unused = aot.unused_gradients(pipeline.gradient_uses, compiled)
 
         def run(*inputs: Any) -> Sequence[Any]:
             results = compiled.call(*inputs)
@@ -101,6 +100,6 @@ class _CapturedGraph:
 
             return call
 
-        want = run_on_copies(filled(self._gm), tensors)
-        got = run_on_copies(filled(self._run), tensors)
-        raise_if_different(compare(self._subject or "", names, got, want))
+        eager, compiled = filled(self._gm), filled(self._run)
+        want = checker.run_on_copies(eager, tensors)
+        checker.raise_if_different(checker.check(self._subject or "", names, compiled, eager, tensors, want))

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit import aot
+from aotkit import aot, checker
 from aotkit.aot import pytree
 from aotkit.arguments import Arguments, is_size
 from aotkit.captures import CONSTANT_TYPES, Walk
-from aotkit.checker import CheckReport, compare, raise_if_different, run_on_copies
+from aotkit.checker import CheckReport
 from aotkit.errors import AotkitError, TraceError
 from aotkit.inspection import recording_source, user_line
 from aotkit.interfaces import Backend, Graphs, Partitioner
@@ -71,9 +71,17 @@ class Signature:
         n = len(self._arguments.tensors)
         captured = self._walk.tensors
         args, kwargs = self._arguments.rebuild(tensors[:n])
+        before = pytree.tree_flatten((args, kwargs))
         replacements = dict(zip(captured, tensors[n:], strict=True))
         with substituted(self._walk.slots, self._walk.containers, replacements, doing):
-            return self._fn(*args, **kwargs)
+            outputs = self._fn(*args, **kwargs)
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        if spec != before[1] or any(a is not b for a, b in zip(leaves, before[0], strict=True)):
+            raise TraceError(
+                f"the function changes a list or dict among its arguments while it is {doing}; a compiled graph would "
+                "not repeat that. Return the new value instead, or use capture='dynamo'."
+            )
+        return outputs
 
 
 class Entry:
@@ -83,6 +91,7 @@ class Entry:
         graphs: what was compiled.
         report: the verdict of the check, if there was one.
         pattern: the memory sharing among the inputs that it is valid for, or None if any will do.
+        offsets: whether that includes where in its storage each input begins.
         guard: for `dynamic=True`, the shape conditions.
     """
 
@@ -91,11 +100,13 @@ class Entry:
         outputs = _Outputs()
         pipeline = recipe.pipeline()
 
+        reads = aot.OffsetReads()
+
         def flat(*tensors: Any) -> list[Any]:
-            with recording_source():
+            with recording_source(), reads, aot.no_other_randomness(recipe.name):
                 return outputs.flatten(signature.run("traced", tensors))
 
-        with _explained(recipe, signature, ran_in_eager), aot.no_other_randomness(recipe.name):
+        with _explained(recipe, signature, ran_in_eager), aot.random_state():
             self._compiled = aot.trace(
                 flat, signature.tensors, signature.static, dynamic=recipe.dynamic, **pipeline.keywords()
             )
@@ -104,10 +115,17 @@ class Entry:
         self.graphs = pipeline.graphs
         self.graphs.input_names = tuple(signature.names)
         self.report: CheckReport | None = None
-        shared = aot.memory_pattern(signature.tensors)
+        self.offsets = reads.seen
+        shared = aot.memory_pattern(signature.tensors, self.offsets)
         self.pattern: Hashable = shared if shared or self._compiled.mutated else None
         self.guard = self._compiled.guard
-        self._unused = aot.unused_gradients(self.graphs, self._compiled)
+        self._unused = aot.unused_gradients(pipeline.gradient_uses, self._compiled)
+
+    def accepts(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether it is valid for tensors whose types, shapes and strides fit already."""
+        if self.pattern is not None and self.pattern != aot.memory_pattern(tensors, self.offsets):
+            return False
+        return self.guard is None or self.guard(tensors)
 
     def run(self, tensors: Sequence[Tensor]) -> Any:
         """Run the compiled forward graph; its outputs carry the compiled backward graph."""
@@ -126,9 +144,9 @@ class Entry:
         Raises:
             MismatchError: they differ.
         """
-        got = run_on_copies(self.run, signature.tensors)
-        self.report = compare(recipe.subject, signature.names, got, want)
-        raise_if_different(self.report)
+        eager = functools.partial(signature.run, "run in float64")
+        self.report = checker.check(recipe.subject, signature.names, self.run, eager, signature.tensors, want)
+        checker.raise_if_different(self.report)
 
 
 class _Outputs:
@@ -199,4 +217,4 @@ def _explained(recipe: Recipe, signature: Signature, ran_in_eager: bool) -> Iter
 
 def outcome_in_eager(signature: Signature) -> Any:
     """Outputs, gradients and mutations of the function itself, run on copies of the inputs."""
-    return run_on_copies(functools.partial(signature.run, "run on copies of its inputs"), signature.tensors)
+    return checker.run_on_copies(functools.partial(signature.run, "run on copies of its inputs"), signature.tensors)

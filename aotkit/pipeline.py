@@ -8,8 +8,15 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit.aot import boxed, copy_graph, outside_fake_mode
-from aotkit.errors import AotkitError, CompileError
+from aotkit.aot import (
+    boxed,
+    copy_graph,
+    copy_saved_mutated_inputs,
+    gradient_uses,
+    outside_fake_mode,
+    sparse_nodes,
+)
+from aotkit.errors import AotkitError, CompileError, TraceError
 from aotkit.inspection import credit_backward
 from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Graphs, Partitioner
 
@@ -26,6 +33,7 @@ class Pipeline:
         self._joint: GraphModule | None = None
         self._backward: GraphModule | None = None
         self._num_outputs: int | None = None
+        self.gradient_uses: Sequence[frozenset[int]] = ()
         self.graphs: Graphs | None = None
 
     def keywords(self) -> dict[str, Any]:
@@ -41,6 +49,8 @@ class Pipeline:
         }
 
     def _cut(self, joint: GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
+        self.gradient_uses = gradient_uses(joint, kwargs["num_fwd_outputs"])
+        self._refuse_sparse(joint)
         if self._backend.joint_pass is not None:
             with self._blame(f"joint pass of backend {self._backend_name!r}", "joint", joint):
                 self._backend.joint_pass(joint, joint_inputs)
@@ -50,8 +60,16 @@ class Pipeline:
         with self._blame(f"partitioner {self._new_graphs.keywords['partition']!r}", "joint", self._joint):
             parts = self._partition(joint, joint_inputs, **kwargs)
             forward, backward = self._two_graphs(parts)
+        copy_saved_mutated_inputs(forward, kwargs["num_fwd_outputs"])
         self._backward = copy_graph(backward)
         return forward, backward
+
+    def _refuse_sparse(self, gm: GraphModule) -> None:
+        if found := sparse_nodes(gm):
+            raise TraceError(
+                f"{self._new_graphs.keywords['name']!r} computes sparse tensors ({', '.join(found[:3])}), whose "
+                "gradients AOTAutograd loses. Compile the dense part of it."
+            )
 
     def _two_graphs(self, parts: Any) -> tuple[GraphModule, GraphModule]:
         if not (isinstance(parts, tuple) and len(parts) == 2 and all(isinstance(p, GraphModule) for p in parts)):
@@ -63,6 +81,7 @@ class Pipeline:
     ) -> Callable[..., Any]:
         num_outputs = self._num_outputs
         if num_outputs is None:  # no joint graph: inference
+            self._refuse_sparse(gm)
             num_outputs = len(_results(gm))
         self.graphs = self._new_graphs(
             forward=copy_graph(gm), joint=self._joint, backward=self._backward, num_outputs=num_outputs

@@ -7,6 +7,7 @@ Two sources, looked up in this order: objects registered in this process with `r
 
 import difflib
 import re
+import warnings
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, overload
@@ -76,7 +77,10 @@ class Registry(Generic[T]):
 
     def _load(self, point: EntryPoint) -> T:
         try:
-            return point.load()  # type: ignore[no-any-return]
+            with warnings.catch_warnings():
+                # What a plug-in imports may use deprecated names; that is not its user's business.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                return point.load()  # type: ignore[no-any-return]
         except Exception as e:
             raise UnavailableError(
                 f"{self.kind} {point.name!r} ({_origins([point])}) is broken: importing it raised "

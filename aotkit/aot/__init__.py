@@ -5,9 +5,10 @@ from typing import Any
 
 from torch.utils import _pytree
 
-from aotkit.aot.backward import refuse_leaf_mutation, unused_gradients, watch_backward
+from aotkit.aot.backward import gradient_uses, refuse_leaf_mutation, unused_gradients, watch_backward
 from aotkit.aot.dynamo import captured_names, dynamo_backend, dynamo_compile
 from aotkit.aot.environment import (
+    OffsetReads,
     dynamic_key,
     environment,
     memory_pattern,
@@ -18,6 +19,7 @@ from aotkit.aot.environment import (
     why_eager,
     why_eager_tensor,
 )
+from aotkit.aot.partition import copy_saved_mutated_inputs, sparse_nodes
 from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
 from aotkit.aot.tracing import (
     COMPILE_LOCK,
@@ -45,14 +47,17 @@ def pytree_children(spec: Any) -> Sequence[Any]:
 __all__ = [
     "COMPILE_LOCK",
     "Compiled",
+    "OffsetReads",
     "boxed",
     "captured_names",
     "compile_captured",
     "copy_graph",
+    "copy_saved_mutated_inputs",
     "dynamic_key",
     "dynamo_backend",
     "dynamo_compile",
     "environment",
+    "gradient_uses",
     "is_data_dependent",
     "is_foreign_tensor",
     "is_traced",
@@ -66,6 +71,7 @@ __all__ = [
     "pytree_children",
     "random_state",
     "refuse_leaf_mutation",
+    "sparse_nodes",
     "tensor_key",
     "trace",
     "unused_gradients",

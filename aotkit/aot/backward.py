@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from aotkit.aot.tracing import Compiled
 from aotkit.errors import UnsupportedError
-from aotkit.interfaces import Graphs
 
 
 def refuse_leaf_mutation(tensors: Sequence[Tensor]) -> None:
@@ -21,25 +21,32 @@ def refuse_leaf_mutation(tensors: Sequence[Tensor]) -> None:
             raise RuntimeError(f"{kind} Variable that requires grad is being used in an in-place operation.")
 
 
-def unused_gradients(graphs: Graphs, compiled: Compiled) -> Sequence[frozenset[int]] | None:
+def gradient_uses(joint: GraphModule, num_fwd_outputs: int) -> list[frozenset[int]]:
+    """For each gradient that a joint graph computes, the numbers of the tangents that it depends on."""
+    tangents = [n for n in joint.graph.find_nodes(op="placeholder") if "tangents" in n.name]
+    reached: dict[Any, frozenset[int]] = {n: frozenset((i,)) for i, n in enumerate(tangents)}
+    for node in joint.graph.nodes:
+        if node.op not in ("placeholder", "output"):
+            found = [reached.get(n, frozenset()) for n in node.all_input_nodes]
+            # A constant in a sum of gradients is the gradient of something too; of what cannot be seen any more.
+            is_sum = node.target is torch.ops.aten.add.Tensor and any(found) and not all(found)
+            reached[node] = frozenset(range(len(tangents))) if is_sum else frozenset().union(*found)
+    results = pytree.tree_leaves(joint.graph.output_node().args[0], is_leaf=lambda x: x is None)
+    return [reached.get(gradient, frozenset()) for gradient in results[num_fwd_outputs:]]
+
+
+def unused_gradients(uses: Sequence[frozenset[int]], compiled: Compiled) -> Sequence[frozenset[int]] | None:
     """For each input, the outputs of the autograd node on which its gradient depends.
 
     None where every gradient depends on every output: then no gradient can turn out to be absent.
+
+    Args:
+        uses: from `gradient_uses`; empty without a backward graph.
     """
-    if graphs.joint is None or len(compiled.tangents) < 2:
+    everything = frozenset(range(len(compiled.tangents)))
+    if len(everything) < 2 or not any(used and used != everything for used in uses):
         return None
-    tangents = [n for n in graphs.joint.graph.find_nodes(op="placeholder") if "tangents" in n.name]
-    if len(tangents) != len(compiled.tangents):
-        return None
-    reached: dict[Any, frozenset[int]] = {n: frozenset((i,)) for n, i in zip(tangents, compiled.tangents, strict=True)}
-    for node in graphs.joint.graph.nodes:
-        if node.op not in ("placeholder", "output"):
-            reached[node] = frozenset().union(*(reached.get(n, ()) for n in node.all_input_nodes))
-    (output,) = graphs.joint.graph.find_nodes(op="output")
-    gradients = pytree.tree_leaves(output.args[0], is_leaf=lambda x: x is None)[graphs.num_outputs :]
-    uses = [reached.get(g, frozenset()) for g in gradients]
-    everything = frozenset(compiled.tangents)
-    return uses if any(u and u != everything for u in uses) else None
+    return [frozenset(compiled.tangents[i] for i in used) for used in uses]
 
 
 def watch_backward(tensors: Sequence[Any], name: str, uses: Sequence[frozenset[int]] | None) -> None:

@@ -2,12 +2,13 @@
 
 import random
 import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from aotkit.errors import TraceError
 
@@ -85,18 +86,44 @@ def why_eager_tensor(tensor: Tensor) -> str | None:
     return None
 
 
-def memory_pattern(tensors: Sequence[Tensor]) -> Hashable:
-    """Which inputs are the same tensor or share storage, and where in it; () if none do."""
+def memory_pattern(tensors: Sequence[Tensor], offsets: bool = False) -> Hashable:
+    """Which inputs are the same tensor or share storage, and where in it; () if none do.
+
+    Args:
+        offsets: tell of all tensors where in their storage they begin.
+    """
+    begins = tuple(t.storage_offset() for t in tensors) if offsets else ()
     first: dict[int, int] = {}
     storages = [first.setdefault(t.untyped_storage()._cdata, i) for i, t in enumerate(tensors)]
     if len(first) == len(tensors):
-        return ()
+        return begins
     same: dict[int, int] = {}
-    return tuple(
+    shared = tuple(
         (i, s, same.setdefault(id(tensors[i]), i), tensors[i].storage_offset())
         for i, s in enumerate(storages)
         if storages.count(s) > 1
     )
+    return begins, shared
+
+
+class OffsetReads(TorchFunctionMode):
+    """Notes whether a function asks where in its storage a tensor begins, which most inputs should not be held to.
+
+    Attributes:
+        seen: whether it does.
+    """
+
+    _READERS = frozenset({Tensor.storage_offset, Tensor.as_strided, torch.as_strided, Tensor.as_strided_})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.seen = self.seen or func in self._READERS
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -115,19 +142,21 @@ def random_state() -> Iterator[None]:
 
 @contextmanager
 def no_other_randomness(name: str) -> Iterator[None]:
-    """Refuse a function that draws from generators which a graph cannot draw from.
+    """Refuse a function that does with random generators what a graph cannot do.
 
     Raises:
-        TraceError: it drew from Python's or NumPy's generator.
+        TraceError: it draws from Python's or NumPy's generator, or it seeds torch's.
     """
-    before = _other_random_states()
-    with random_state():
-        yield
-        if repr(_other_random_states()) != repr(before):
-            raise TraceError(
-                f"{name!r} draws random numbers from Python's or NumPy's generator; a compiled graph would repeat the "
-                "same ones for ever. Draw with torch, or pass the numbers as arguments."
-            )
+    before = repr(_other_random_states())
+    seed = torch.initial_seed()
+    yield
+    if repr(_other_random_states()) != before:
+        raise TraceError(
+            f"{name!r} draws random numbers from Python's or NumPy's generator; a compiled graph would repeat the "
+            "same ones for ever. Draw with torch, or pass the numbers as arguments."
+        )
+    if torch.initial_seed() != seed:
+        raise TraceError(f"{name!r} seeds torch's random generator; a compiled graph would not. Seed outside of it.")
 
 
 def _other_random_states() -> list[Any]:

@@ -92,7 +92,14 @@ class _Flat(nn.Module):
 
     def forward(self, *tensors: Tensor) -> tuple[Any, ...]:
         assert self.fn is not None
-        return tuple(self.fn(*tensors))
+        # Asked whether gradients are wanted, torch's decomposition of an LSTM looks at the input but not at the
+        # weights, and then takes oneDNN's kernel for inference, whose workspace is missing in the backward pass.
+        onednn = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(onednn and not torch.is_grad_enabled())
+        try:
+            return tuple(self.fn(*tensors))
+        finally:
+            torch._C._set_mkldnn_enabled(onednn)
 
 
 def _aot(module: nn.Module, example_inputs: Sequence[Any], **compilers: Any) -> Callable[..., Sequence[Any]]:
@@ -105,8 +112,12 @@ def _aot(module: nn.Module, example_inputs: Sequence[Any], **compilers: Any) -> 
 def _settings() -> Iterator[None]:
     from torch._functorch import config
 
-    # Donated buffers forbid retain_graph; eager lowering shows errors of the backward compiler at once.
-    with config.patch(donated_buffer=False, force_non_lazy_backward_lowering=True):
+    settings = {
+        "donated_buffer": False,  # donated buffers forbid retain_graph
+        "force_non_lazy_backward_lowering": True,  # errors of the backward compiler shall show at once
+        "unlift_effect_tokens": True,  # an input and output for each effect would confuse Inductor's strides
+    }
+    with config.patch(settings):
         yield
 
 

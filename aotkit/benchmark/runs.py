@@ -141,14 +141,15 @@ class _Workload:
         saved: dict[int, Tensor] = {}
 
         def pack(tensor: Tensor) -> Tensor:
-            saved[_storage(tensor)] = tensor
+            if tensor.layout is torch.strided:
+                saved[_storage(tensor)] = tensor
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             outputs = self._call(self.fn)
         state = self.fn.state_dict().values() if isinstance(self.fn, nn.Module) else ()
         held = [*pytree.tree_leaves(outputs), *self._inputs, *self._leaves, *state]
-        alive = {_storage(t) for t in held if isinstance(t, Tensor)}
+        alive = {_storage(t) for t in held if isinstance(t, Tensor) and t.layout is torch.strided}
         return sum(t.untyped_storage().nbytes() for storage, t in saved.items() if storage not in alive)
 
     def _call(self, fn: Callable[..., Any]) -> Any:

@@ -7,10 +7,10 @@ round, which cancels what both suffered.
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,6 +19,9 @@ MOST_ROUNDS = 1000
 WARM_UP_ROUNDS = 3
 WARM_UP_SHARE = 0.2  # of the time that measuring may take
 FLUSH_BYTES = 256 * 2**20  # more than the L2 cache of any GPU
+
+
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -91,18 +94,18 @@ def speedup(base: Sequence[float], other: Sequence[float]) -> Spread:
 
 
 def interleave(
-    steps: Mapping[str, Step], seconds: float, *, cuda: bool = False
-) -> tuple[dict[str, Phases], dict[str, Exception]]:
+    steps: Mapping[K, Step], seconds: float, *, cuda: bool = False
+) -> tuple[dict[K, Phases], dict[K, Exception]]:
     """Time all steps for about `seconds` altogether, but at least seven rounds; warm-up comes on top.
 
     Returns:
         (phases of each step, the exception of each step that raised): the first has no entry for those.
     """
-    running, failed = dict(steps), dict[str, Exception]()
-    samples: dict[str, dict[str, Samples]] = {name: {} for name in steps}
+    running, failed = dict(steps), dict[K, Exception]()
+    samples: dict[K, dict[str, Samples]] = {name: {} for name in steps}
     measure = _CudaClock() if cuda else _measure_on_cpu
 
-    def play(order: Sequence[str], record: bool) -> None:
+    def play(order: Sequence[K], record: bool) -> None:
         for name in order:
             try:
                 times = measure(running[name])

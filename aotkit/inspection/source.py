@@ -27,8 +27,8 @@ _LIBRARIES = (
     "<frozen ",
     "<eval_with_key>",  # the code that torch.fx generates for a graph
 )
-# Only these two folders of aotkit: its benchmark workloads and conformance models are user code.
-_CORE = (_HERE, os.path.dirname(_HERE))
+# Only these folders of aotkit: its benchmark workloads and conformance models are user code.
+_CORE = (_HERE, os.path.dirname(_HERE), os.path.join(os.path.dirname(_HERE), "aot"))
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)(?:\n    (.*))?', re.MULTILINE)
 
 

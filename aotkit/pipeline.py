@@ -190,7 +190,10 @@ def _compare(results: Any, promised: Sequence[Any]) -> None:
 
 
 def _kind(value: Any) -> Any:
-    return ("tensor", value.dtype, value.device) if isinstance(value, Tensor) else value is None
+    if not isinstance(value, Tensor):
+        return value is None
+    # Fused attention on CUDA returns its random seeds on the CPU, whatever torch's description of it says.
+    return value.dtype, value.device if value.dim() else None
 
 
 def _differ(got: Sequence[Any], want: Sequence[Any]) -> bool:

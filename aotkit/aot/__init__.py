@@ -19,7 +19,7 @@ from aotkit.aot.environment import (
     why_eager,
     why_eager_tensor,
 )
-from aotkit.aot.partition import copy_saved_mutated_inputs, sparse_nodes
+from aotkit.aot.graphs import copy_saved_mutated_inputs, sparse_nodes
 from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
 from aotkit.aot.tracing import (
     COMPILE_LOCK,

@@ -22,6 +22,7 @@ from torch.fx.experimental import symbolic_shapes
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
+from aotkit.aot.graphs import mutated_inputs
 from aotkit.errors import CompileError
 
 partitioners: Any = _partitioners  # its signatures differ between torch's versions
@@ -90,7 +91,7 @@ def simplify(joint: GraphModule) -> None:
 
 def _keep_readers_of_mutated_inputs(graph: Graph) -> None:
     """What reads an input that the function changes in place cannot run later, when the input has its new value."""
-    mutated = _mutated_inputs(graph)
+    mutated = mutated_inputs(graph)
     mutated |= {node.args[0] for node in graph.nodes if node.target is torch.ops.aten.copy_.default}
     for node in graph.nodes:
         if node.op == "call_function" and any(i in mutated for i in node.all_input_nodes) and not must_recompute(node):
@@ -98,37 +99,6 @@ def _keep_readers_of_mutated_inputs(graph: Graph) -> None:
                 mutated.add(node)
             elif not is_symbol(node):
                 node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-
-
-def copy_saved_mutated_inputs(forward: GraphModule, num_outputs: int) -> None:
-    """Save a copy of an input that the function changes in place: the input itself gets its new value after the call.
-
-    Inductor's passes drop the copy that AOTAutograd makes.
-    """
-    mutated = _mutated_inputs(forward.graph)
-    output = forward.graph.output_node()
-    results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
-    for i in range(num_outputs, len(results)):
-        if results[i] in mutated:
-            with forward.graph.inserting_before(output):
-                copied = forward.graph.call_function(torch.ops.aten.clone.default, (results[i],))
-            copied.meta.update(results[i].meta)
-            results[i] = copied
-    output.args = (tuple(results),)
-    forward.recompile()
-
-
-def sparse_nodes(gm: GraphModule) -> list[str]:
-    """The nodes of a graph whose value is a tensor of another layout than strided."""
-    values = {node.name: node.meta.get("val") for node in gm.graph.nodes}
-    return [name for name, v in values.items() if isinstance(v, Tensor) and v.layout is not torch.strided]
-
-
-def _mutated_inputs(graph: Graph) -> set[Any]:
-    descriptions = tree_leaves(graph.output_node().meta.get("desc", ()))
-    changed = [getattr(description, "mutated_input", None) for description in descriptions]
-    inputs = graph.find_nodes(op="placeholder")
-    return {node for node in inputs if any(node.meta.get("desc") == c for c in changed if c is not None)}
 
 
 def _merge_equal_nodes(graph: Graph) -> Graph:

@@ -79,7 +79,8 @@ def test_a_failure_keeps_its_row_and_names_its_cause(absent):
     assert not report.passed
     _, differs, raised, missing, _ = report.rows
     assert differs.check.startswith("output 0 differs by up to ")
-    assert "RuntimeError: no such instruction" in raised.check and "\n" not in raised.check
+    assert "RuntimeError: no such instruction" in raised.check
+    assert "\n" not in raised.check
     assert "flux capacitor" in missing.check
     text, markdown = " ".join(str(report).split()), report._repr_markdown_()
     for row in report.rows[1:4]:
@@ -137,7 +138,8 @@ def test_tables_have_a_line_for_each_row():
     assert lines[3].endswith("ok")
     assert max(map(len, lines)) <= 120
     table = [line for line in report._repr_markdown_().splitlines() if line.startswith("|")]
-    assert len(table) == 4 and len({line.count("|") for line in table}) == 1
+    assert len(table) == 4
+    assert len({line.count("|") for line in table}) == 1
 
 
 def test_arguments_and_modules_are_left_as_they_were():
@@ -146,7 +148,8 @@ def test_arguments_and_modules_are_left_as_they_were():
     images.grad = torch.ones_like(images)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     report = bench(module, images, target, **NAMES)
-    assert report.passed and report.rows[1].phases["backward"].wall
+    assert report.passed
+    assert report.rows[1].phases["backward"].wall
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert all(p.grad is None for p in module.parameters())
     assert torch.equal(images.grad, torch.ones_like(images))
@@ -184,7 +187,8 @@ def test_without_gradients_only_forward_is_timed():
     assert [set(row.phases) for row in report.rows] == [{"forward"}, {"forward"}]
     with torch.no_grad():
         report = bench(tutorial, *tutorial_inputs(8, 16), **NAMES)
-    assert report.rows[1].status == "ok" and set(report.rows[1].phases) == {"forward"}
+    assert report.rows[1].status == "ok"
+    assert set(report.rows[1].phases) == {"forward"}
 
 
 def test_dynamo_captures_what_cannot_be_traced_at_once():
@@ -193,8 +197,10 @@ def test_dynamo_captures_what_cannot_be_traced_at_once():
 
     report = bench(choose, torch.ones(3, requires_grad=True), capture="dynamo", **NAMES)
     row = report.rows[1]
-    assert row.status == "ok" and row.phases["backward"].wall
-    assert row.saved_bytes is None and "2 graphs" in row.check
+    assert row.status == "ok"
+    assert row.phases["backward"].wall
+    assert row.saved_bytes is None
+    assert "2 graphs" in row.check
 
 
 def test_progress_names_what_is_being_compiled():

@@ -77,7 +77,8 @@ def test_median_and_quartiles():
     assert (found.low, found.median, found.high) == (2.0, 3.0, 4.0)
     assert found.half_width == pytest.approx(1 / 3)
     assert spread([7.0]).half_width == 0
-    assert found.overlaps(spread([4.0])) and not found.overlaps(spread([4.5]))
+    assert found.overlaps(spread([4.0]))
+    assert not found.overlaps(spread([4.5]))
 
 
 def test_speed_up_pairs_the_rounds():

@@ -81,9 +81,9 @@ def operators() -> dict[str, Any]:
 
 
 def cases(backend: str) -> list[Case]:
-    """All cases of one backend, in the order of the database."""
+    """All cases of one backend, in the order of the database; one operator's partitioners follow each other."""
     counts = {name: min(MOST_SAMPLES[backend], len(samples(name))) for name in operators()}
-    return [Case(name, n, backend, partition) for partition in PARTITIONS[backend] for name, n in counts.items()]
+    return [Case(name, n, backend, partition) for name, n in counts.items() for partition in PARTITIONS[backend]]
 
 
 def samples(operator: str) -> list[Any]:

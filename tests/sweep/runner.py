@@ -46,6 +46,8 @@ def run(cases: Sequence[Case]) -> list[Result]:
     missing = [case for case in cases if case not in results]
     progress = Progress(len(cases), list(results.values()))
     with path.open("a", encoding="utf-8") as file:
+        if file.tell():
+            file.write("\n")  # ends a line that a killed sweep left unfinished
         for result in _run_all(missing, progress.show):
             results[result.case] = result
             progress.add(result)
@@ -57,7 +59,7 @@ def run(cases: Sequence[Case]) -> list[Result]:
 
 def key(case: Case) -> str:
     """Equal for runs that must have equal results: the same case, torch, and code (comments and layout aside)."""
-    core = [p for folder in ("aotkit", "aotkit/inspection") for p in sorted((ROOT / folder).glob("*.py"))]
+    core = [p for folder in ("aotkit", "aotkit/aot", "aotkit/inspection") for p in sorted((ROOT / folder).glob("*.py"))]
     plugins = [ROOT / f"backends/{case.backend}.py", ROOT / f"partitioners/{case.partition}.py"]
     code = [_code_hash(p) for p in (*core, *plugins, Path(__file__).with_name("opinfo.py"))]
     digest = hashlib.sha256("".join(code).encode()).hexdigest()[:16]
@@ -175,17 +177,18 @@ class Worker:
         return None
 
     def _replace(self, error: str) -> Result | None:
-        """Record the sample at which the worker ended, and continue behind it in a new one."""
+        """Record the sample that ended the worker and go on behind it in a new one; none is left after a timeout."""
         assert self.case is not None
         if error == "Crash":
             self._process.join(10)  # its pipe closes a moment before it has an exit code
         message = _exit(self._process.exitcode) if error == "Crash" else f"the case took over {TIME_LIMIT:g} s"
-        self._failures.append(Outcome(self._sample, error, message))
+        behind = self._sample + 1 if error == "Crash" else self.case.samples
+        self._failures += [Outcome(i, error, message) for i in range(self._sample, behind)]
         self.stop()
         self._launch()
-        if error == "Timeout" or self._sample + 1 >= self.case.samples:
+        if behind == self.case.samples:
             return self._finish()
-        self.pipe.send((self.case, self._sample + 1))
+        self.pipe.send((self.case, behind))
         return None
 
     def _finish(self) -> Result:

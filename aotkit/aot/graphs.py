@@ -1,0 +1,40 @@
+"""Facts about traced graphs, and one repair. Unlike `partition`, this imports neither Dynamo nor Inductor."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule
+from torch.utils._pytree import tree_leaves
+
+
+def copy_saved_mutated_inputs(forward: GraphModule, num_outputs: int) -> None:
+    """Save a copy of an input that the function changes in place: the input itself gets its new value after the call.
+
+    Inductor's passes drop the copy that AOTAutograd makes.
+    """
+    mutated = mutated_inputs(forward.graph)
+    output = forward.graph.output_node()
+    results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    for i in range(num_outputs, len(results)):
+        if results[i] in mutated:
+            with forward.graph.inserting_before(output):
+                copied = forward.graph.call_function(torch.ops.aten.clone.default, (results[i],))
+            copied.meta.update(results[i].meta)
+            results[i] = copied
+    output.args = (tuple(results),)
+    forward.recompile()
+
+
+def sparse_nodes(gm: GraphModule) -> list[str]:
+    """The nodes of a graph whose value is a tensor of another layout than strided."""
+    values = {node.name: node.meta.get("val") for node in gm.graph.nodes}
+    return [name for name, v in values.items() if isinstance(v, Tensor) and v.layout is not torch.strided]
+
+
+def mutated_inputs(graph: Graph) -> set[Any]:
+    """The placeholders whose tensors the graph's function changes in place."""
+    descriptions = tree_leaves(graph.output_node().meta.get("desc", ()))
+    changed = [getattr(description, "mutated_input", None) for description in descriptions]
+    inputs = graph.find_nodes(op="placeholder")
+    return {node for node in inputs if any(node.meta.get("desc") == c for c in changed if c is not None)}

@@ -1,0 +1,69 @@
+"""The sweep's worker processes: what a crash or a timeout costs, and how a killed sweep goes on."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.sweep import runner
+from tests.sweep.opinfo import Case, Outcome
+
+GOOD, BAD, CRASHING, SLOW = (Case(name, 4, "nop", "default") for name in ("good", "bad", "crashing", "slow"))
+
+
+def work(pipe, log):
+    """Stands for `runner.work`, with cases that need no torch."""
+    while True:
+        case, start = pipe.recv()
+        for i in range(start, case.samples):
+            pipe.send(("at", i))
+            if case == BAD:
+                pipe.send(("failure", Outcome(i, "Some", f"error of process {os.getpid()}")))
+            if case == CRASHING and i == 1:
+                os._exit(3)
+            if case == CRASHING and i == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if case == SLOW and i == 2:
+                time.sleep(600)
+        pipe.send(("done", None))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "work", work)
+    monkeypatch.setattr(runner, "FOLDER", tmp_path)
+    monkeypatch.setattr(runner, "TIME_LIMIT", 15.0)
+    return tmp_path
+
+
+def failures(results):
+    return {r.case: [(f.sample, f.error, f.message) for f in r.failures] for r in results}
+
+
+def test_a_crash_costs_its_sample_and_a_timeout_the_rest_of_its_case():
+    found = failures(runner.run([SLOW, CRASHING, GOOD]))
+    assert found == {
+        SLOW: [(i, "Timeout", "the case took over 15 s") for i in (2, 3)],
+        CRASHING: [(1, "Crash", "exit code 3"), (3, "Crash", "SIGKILL")],
+        GOOD: [],
+    }
+
+
+def test_a_killed_sweep_goes_on_where_it_was(folder):
+    first = failures(runner.run([BAD]))
+    with (folder / "results.jsonl").open("a") as file:
+        file.write('{"key": "a line that was cut of')
+    assert failures(runner.run([GOOD, BAD])) == {GOOD: [], **first}
+    (folder / "worker0.log").touch()
+    lines = (folder / "results.jsonl").read_text().splitlines()
+    again = failures(runner.run([GOOD, BAD]))
+    assert again == {GOOD: [], **first}
+    assert (folder / "results.jsonl").read_text().splitlines()[: len(lines)] == lines
+
+
+def test_changed_code_makes_results_stale(monkeypatch):
+    before = runner.key(GOOD)
+    assert runner.key(GOOD) == before
+    monkeypatch.setattr(runner, "_code_hash", lambda path: "changed")
+    assert runner.key(GOOD) != before

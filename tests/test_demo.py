@@ -1,0 +1,126 @@
+"""What a newcomer meets first: the README's code, `python -m aotkit demo`, and the lists of names."""
+
+import functools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import aotkit
+from aotkit import cli, demo
+from aotkit.benchmark import bench
+from aotkit.benchmark.workloads import GPT2Loss, byte_tokens, tutorial_inputs
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def run(*arguments):
+    return subprocess.run([sys.executable, "-m", "aotkit", *arguments], cwd=ROOT, text=True, capture_output=True)
+
+
+def test_the_example_of_the_readme_runs(capsys):
+    names = {}
+    exec(BLOCKS[0], names)
+    x, weight = names["x"], names["weight"]
+    want = torch.autograd.grad(names["loss"].__wrapped__(x, weight), weight)[0]
+    torch.testing.assert_close(weight.grad, want)
+    assert "save for backward" in capsys.readouterr().out
+    assert len(BLOCKS[0].strip().splitlines()) <= 11
+
+
+def test_the_plugins_of_the_readme_work():
+    try:
+        for block in BLOCKS[1:]:
+            exec(block, {"aotkit": aotkit})
+        x = torch.randn(3, requires_grad=True)
+        assert aotkit.check(torch.sin, x, backend="mine", partition="cautious").passed
+    finally:
+        aotkit.unregister_backend("mine")
+        aotkit.unregister_partitioner("cautious")
+
+
+def test_the_readme_names_everything_that_is_registered():
+    for name in [*aotkit.list_backends(), *aotkit.list_partitioners()]:
+        assert f"| `{name}` |" in README
+    links = re.findall(r"\]\(([^):]+)\)", README)
+    assert links
+    assert all((ROOT / link).exists() for link in links)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The demo with one backend and small inputs."""
+    only = {"backends": ["nop"], "partitions": ["default"], "seconds": 0.0}
+    monkeypatch.setattr(demo, "bench", lambda *args, **options: bench(*args, **{**options, **only}))
+    monkeypatch.setattr(demo, "tutorial_inputs", functools.partial(tutorial_inputs, 8, 16))
+    monkeypatch.setattr(demo, "GPT2Loss", functools.partial(GPT2Loss, layers=1, width=64))
+
+
+def test_the_demo_shows_graphs_and_three_tables(small, capsys):
+    assert cli.main(["demo"]) == 0
+    shown, progress = capsys.readouterr()
+    assert re.search(r"save for backward add_2, cos +\|", shown)
+    assert "recomputed: 1 operation: cos" in shown
+    for name in ("tutorial", "ResidualLoss", "GPT2Loss"):
+        (table,) = re.findall(rf"^{name}: torch .*\n(backend .*\neager .*\nnop .* ok)$", shown, re.MULTILINE)
+        assert table.count("MiB") + table.count("KiB") + table.count(" B ") == 2, "eager and nop say what they save"
+        assert f"{name}: compiling nop x default" in progress
+
+
+def test_the_demo_without_transformers_says_how_to_get_it(small, capsys, monkeypatch):
+    def missing():
+        raise ImportError("no module named transformers")
+
+    monkeypatch.setattr(demo, "GPT2Loss", missing)
+    assert cli.main(["demo"]) == 0
+    assert "pip install 'transformers>=5'" in capsys.readouterr().out
+
+
+def test_the_demo_fails_if_a_backend_is_wrong(small, capsys, monkeypatch):
+    def wrong(gm, example_inputs):
+        return lambda *inputs: [x * 2 if x.is_floating_point() else x for x in gm(*inputs)]
+
+    options = {"backends": [wrong], "partitions": ["default"], "seconds": 0.0}
+    monkeypatch.setattr(demo, "bench", lambda *args, **ignored: bench(*args, **options))
+    assert cli.main(["demo"]) == 1
+    assert "differs by up to" in capsys.readouterr().out
+
+
+def test_gpt2_is_captured_as_one_graph():
+    model = aotkit.compile(GPT2Loss(layers=1, width=64), backend="nop", capture="dynamo")
+    assert model.graphs(byte_tokens(2, 128)).backward is not None
+
+
+@pytest.mark.parametrize(("kind", "names"), [("backends", "nop"), ("partitioners", "nx_min_cut")])
+def test_names_are_listed_with_their_availability(kind, names):
+    done = run(kind)
+    assert done.returncode == 0
+    assert re.search(rf"^{names} +available$", done.stdout, re.MULTILINE)
+
+
+def test_an_unavailable_backend_is_listed_with_its_reason(capsys):
+    aotkit.register_backend(
+        "absent", aotkit.Backend(aotkit.get_backend("nop").fw_compiler, unavailable=lambda: "no fan.")
+    )
+    try:
+        assert cli.main(["backends"]) == cli.main(["backends", "--json"]) == 0
+    finally:
+        aotkit.unregister_backend("absent")
+    shown = capsys.readouterr().out
+    text, _, listing = shown.partition("{")
+    assert re.search(r"^absent +backend 'absent' cannot run here: no fan\.$", text, re.MULTILINE)
+    (entry,) = [e for e in json.loads("{" + listing)["backends"] if e["name"] == "absent"]
+    assert entry["available"] is False
+    assert "no fan" in entry["reason"]
+
+
+def test_wrong_usage_exits_with_two():
+    done = run("partitions")
+    assert done.returncode == 2
+    assert "invalid choice" in done.stderr

@@ -1,6 +1,6 @@
 """Compile PyTorch training functions ahead of time, with backends and partitioners chosen by name."""
 
-from aotkit.api import check, extract, memory_efficient_fusion, torch_backend
+from aotkit.api import bench, check, extract, memory_efficient_fusion, torch_backend
 from aotkit.checker import CheckReport
 from aotkit.compiler import CompiledFunction, compile
 from aotkit.errors import (
@@ -47,6 +47,7 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedError",
     "backend_status",
+    "bench",
     "check",
     "compile",
     "extract",

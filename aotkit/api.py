@@ -1,7 +1,7 @@
 """The public functions around `compile`: extracting graphs, checking once, fusing, and backends for torch.compile."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aotkit.checker import CheckReport
 from aotkit.compiler import compile, recipe_of
@@ -9,6 +9,9 @@ from aotkit.dynamo import CapturedCompiler
 from aotkit.errors import UnavailableError
 from aotkit.interfaces import Graphs, Partitioner
 from aotkit.registry import AnyBackend, backend_status
+
+if TYPE_CHECKING:
+    from aotkit.benchmark import BenchReport
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,6 +50,17 @@ def check(
     """
     compiled: Any = compile(fn, backend=backend, partition=partition)
     return compiled.report(*args, **kwargs)  # type: ignore[no-any-return]
+
+
+def bench(fn: Callable[..., Any], /, *args: Any, **options: Any) -> "BenchReport":
+    """Time forward and backward of `fn(*args)` in eager and under backends and partitioners, interleaved and checked.
+
+    `options` are keyword arguments of `fn`, and those of `aotkit.benchmark.bench`: `backends`, `partitions`,
+    `seconds`, `capture` and `progress`.
+    """
+    from aotkit.benchmark import bench
+
+    return bench(fn, *args, **options)
 
 
 def memory_efficient_fusion(fn: F, /, **options: Any) -> F:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from aotkit.aot import pytree, pytree_children
-from aotkit.captures import CONSTANT_TYPES, EagerOnly, constant_key
+from aotkit.captures import EagerOnly
+from aotkit.constants import CONSTANT_TYPES, constant_key
 
 
 class Arguments(NamedTuple):

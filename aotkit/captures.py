@@ -9,27 +9,20 @@ import array
 import collections
 import collections.abc
 import dataclasses
-import enum
 import functools
 import random
-import struct
 import sys
 import types
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from aotkit.code_names import UNSPELLED, attribute_names, global_names, methods
+from aotkit.constants import CONSTANT_TYPES, constant_set, same_constant, same_constants
 from aotkit.errors import TraceError
 from aotkit.substitution import Slot
 
-CONSTANT_TYPES = (
-    type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis), enum.Enum, torch.Size,
-    torch.dtype, torch.device, torch.layout, torch.memory_format,
-)  # fmt: skip
-PLAIN_TENSORS = (Tensor, nn.Parameter)
 MOST_OBJECTS = 100_000
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MODULE_STATE = ("training", "_parameters", "_buffers", "_modules", *_HOOKS)
@@ -51,29 +44,6 @@ class Captures(NamedTuple):
 
     names: Sequence[str]
     fetch: Callable[[Sequence[Any]], Sequence[Tensor] | None]
-
-
-def constant_key(value: Any) -> Hashable:
-    """Equal exactly for constants that a graph cannot tell apart: 1 and True differ, so do 0.0 and -0.0."""
-    if isinstance(value, float):
-        return float, struct.pack("d", value)
-    if isinstance(value, complex):
-        return complex, struct.pack("dd", value.real, value.imag)
-    if isinstance(value, slice):
-        return slice, constant_key(value.start), constant_key(value.stop), constant_key(value.step)
-    return type(value), value
-
-
-def same_constant(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and constant_key(a) == constant_key(b)
-
-
-def same_constants(a: Collection[Any], b: Collection[Any]) -> bool:
-    return len(a) == len(b) and all(x is y or same_constant(x, y) for x, y in zip(a, b, strict=True))
-
-
-def constant_set(values: Iterable[Any]) -> set[Hashable]:
-    return {constant_key(value) for value in values}
 
 
 def find_captures(roots: Sequence[Any], root_names: Sequence[str]) -> tuple[Captures, "Walk"]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 
-from aotkit.aot import negated, pytree, random_state
+from aotkit.aot import pytree
+from aotkit.copies import Outcome, run_on_copies
 from aotkit.errors import MismatchError
 
 # Relative to the largest value of the tensor. Fused arithmetic rounds less often than eager's, or in another order.
@@ -17,9 +17,10 @@ from aotkit.errors import MismatchError
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 # How many times eager's distance from float64 the compiled function may be away from it.
 WORSE_THAN_EAGER = 10.0
-COTANGENT_SEED = 0x5EED
-# Of a larger storage, such as a data set of which the input is a slice, only the slice is copied.
-MOST_SPARE_BYTES = 64 << 20
+# How often, and by how many units in their last place, inputs are moved to see how sensitive a value is. The units
+# stand for the rounding of all intermediate values; the tolerance of float32 is about 800 of them.
+NUDGES = 16
+NUDGE = 32
 
 
 @dataclass
@@ -65,23 +66,6 @@ class CheckReport:
         return "\n".join([f"{self.subject} {verdict}:", *lines])
 
 
-@dataclass
-class Outcome:
-    """What one run produced.
-
-    Attributes:
-        outputs: the outputs, as returned.
-        gradients: one for each input, None where there is none; None altogether if nothing requires gradients.
-        inputs: the inputs after the call.
-        changed: whether each input was mutated.
-    """
-
-    outputs: Any
-    gradients: list[Tensor | None] | None
-    inputs: list[Tensor]
-    changed: list[bool]
-
-
 def check(
     subject: str,
     names: Sequence[str],
@@ -102,9 +86,11 @@ def check(
     if not report.passed:
         try:
             exact = run_on_copies(eager, [_in_float64(t) for t in tensors])
+            nudged = [run_on_copies(eager, _nudged(tensors, seed)) for seed in range(NUDGES)]
         except Exception:  # not every function takes float64; then eager's verdict stands
             return report
-        _excuse_rounding(report, names, got, want, exact)
+        runs = [_values(outcome, names) for outcome in (got, want, exact, *nudged)]
+        _excuse_rounding(report, runs[0], runs[1], runs[2], runs[3:])
     return report
 
 
@@ -118,19 +104,45 @@ def _in_float64(tensor: Tensor) -> Tensor:
     return wide.requires_grad_(tensor.requires_grad)
 
 
-def _excuse_rounding(report: CheckReport, names: Sequence[str], got: Outcome, want: Outcome, exact: Outcome) -> None:
-    """Withdraw complaints where both runs are about as close to the float64 one, for the size of numbers around."""
-    g, w, e = (_values(outcome, names) for outcome in (got, want, exact))
-    largest = max((float(v.abs().nan_to_num().max()) for v in w.values() if v.numel()), default=0.0)
+def _nudged(tensors: Sequence[Tensor], seed: int) -> list[Tensor]:
+    """The inputs in float64, each number off by a few units in its last place."""
+    generator = torch.Generator().manual_seed(seed)
+    nudged = []
+    for tensor in tensors:
+        wide = _in_float64(tensor)
+        if tensor.is_floating_point():
+            noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
+            wide = (wide.detach() * (1 + NUDGE * torch.finfo(tensor.dtype).eps * noise)).requires_grad_(
+                tensor.requires_grad
+            )
+        nudged.append(wide)
+    return nudged
+
+
+Values = dict[str, Tensor]
+
+
+def _excuse_rounding(report: CheckReport, got: Values, want: Values, exact: Values, nudged: Sequence[Values]) -> None:
+    """Withdraw complaints that rounding explains.
+
+    Either the compiled value is about as far from the float64 one as eager's is, and not far for the size of numbers
+    around; or the value itself jumps when the inputs move in their last places, as a gradient does where the input of
+    a relu is almost zero, and the compiled value lies within those jumps.
+    """
+    largest = max((float(v.abs().nan_to_num().max()) for v in want.values() if v.numel()), default=0.0)
     for c in report.comparisons:
-        if c.error > c.allowed and c.what in e and e[c.what].shape == w[c.what].shape:
-            own, eager = (float((v[c.what].to(e[c.what].dtype) - e[c.what]).abs().max()) for v in (g, w))
-            limit = TOLERANCE.get(w[c.what].abs().dtype, 0.2) * largest
-            if own <= WORSE_THAN_EAGER * eager and own <= limit:
-                c.problem, c.allowed = None, limit
+        if c.error <= c.allowed or c.what not in exact or exact[c.what].shape != want[c.what].shape:
+            continue
+        e = exact[c.what]
+        own, eager = ((v[c.what].to(e.dtype) - e).abs() for v in (got, want))
+        limit = TOLERANCE.get(want[c.what].abs().dtype, 0.2) * largest
+        as_good_as_eager = own.max() <= WORSE_THAN_EAGER * eager.max() and own.max() <= limit
+        jumps = torch.stack([(v[c.what] - e).abs() for v in nudged]).amax(0)
+        if as_good_as_eager or bool((own <= c.allowed + 2 * jumps).all()):
+            c.problem, c.allowed = None, c.error
 
 
-def _values(outcome: Outcome, names: Sequence[str]) -> dict[str, Tensor]:
+def _values(outcome: Outcome, names: Sequence[str]) -> Values:
     outputs = enumerate(pytree.tree_leaves(outcome.outputs))
     values = {f"output {i}": v for i, v in outputs}
     values |= {f"gradient of {n}": v for n, v in zip(names, outcome.gradients or (), strict=False)}
@@ -138,119 +150,6 @@ def _values(outcome: Outcome, names: Sequence[str]) -> dict[str, Tensor]:
     return {
         k: v.detach() for k, v in values.items() if isinstance(v, Tensor) and (v.is_floating_point() or v.is_complex())
     }
-
-
-def run_on_copies(fn: Callable[[list[Tensor]], Any], tensors: Sequence[Tensor]) -> Outcome:
-    """Run `fn` on copies of `tensors`, then backward with random cotangents; global random state is left as it was."""
-    try:
-        return _run_on_copies(fn, tensors, _gradients)
-    except RuntimeError as e:
-        if "incompatible with .grad()" not in str(e):
-            raise
-        # Reentrant torch.utils.checkpoint works with Tensor.backward only.
-        return _run_on_copies(fn, tensors, _accumulated_gradients)
-
-
-def _run_on_copies(
-    fn: Callable[[list[Tensor]], Any],
-    tensors: Sequence[Tensor],
-    differentiate: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor | None]],
-) -> Outcome:
-    leaves, inputs = copy_inputs(tensors)
-    before = [_state(x) for x in inputs]
-    # The caller's hooks are for the tensors that the real call saves; a function may leave another gradient mode.
-    hooks = saved_tensors_hooks(lambda t: t, lambda t: t)
-    with random_state(), torch.set_grad_enabled(torch.is_grad_enabled()), hooks:
-        outputs = fn(list(inputs))
-        changed = [_changed(x, state) for x, state in zip(inputs, before, strict=True)]
-        results = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor)]
-        results += [x for x, c in zip(inputs, changed, strict=True) if c]
-        roots = [t for t in results if t.requires_grad]
-        wanted = [x for x in leaves if x.requires_grad]
-        gradients = None
-        if roots and wanted and torch.is_grad_enabled():
-            found = iter(differentiate(roots, wanted))
-            gradients = [next(found) if x.requires_grad else None for x in leaves]
-    return Outcome(outputs, gradients, inputs, changed)
-
-
-def _state(tensor: Tensor) -> int | Tensor:
-    """Tells whether a tensor was mutated. Inference tensors do not count that: their values have to serve."""
-    return tensor.clone() if tensor.is_inference() else tensor._version
-
-
-def _changed(tensor: Tensor, state: int | Tensor) -> bool:
-    return tensor._version != state if isinstance(state, int) else not torch.equal(tensor, state)
-
-
-def _gradients(roots: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[Tensor | None]:
-    return list(torch.autograd.grad(roots, wanted, _cotangents(roots), allow_unused=True))
-
-
-def _accumulated_gradients(roots: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[Tensor | None]:
-    torch.autograd.backward(roots, _cotangents(roots))
-    return [x.grad for x in wanted]
-
-
-def _cotangents(roots: Sequence[Tensor]) -> list[Tensor]:
-    return [cotangent(t, i) for i, t in enumerate(roots)]
-
-
-def cotangent(output: Tensor, index: int) -> Tensor:
-    """Random values, different for each element, so that a permuted or summed gradient cannot pass."""
-    generator = torch.Generator().manual_seed(COTANGENT_SEED + index)
-    dtype = torch.complex64 if output.is_complex() else torch.float32
-    values = torch.randn(output.shape, generator=generator, dtype=dtype, device="cpu")
-    return values.to(device=output.device, dtype=output.dtype)
-
-
-def copy_inputs(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """(leaves to differentiate, copies to pass): equal values, strides, shared memory and gradient requirements."""
-    shared = _shared_storages(tensors)
-    storages: dict[int, Any] = {}
-    copies: dict[int, tuple[Tensor, Tensor]] = {}
-    for t in tensors:
-        if id(t) not in copies:
-            copies[id(t)] = _copy(t, storages, t.untyped_storage()._cdata in shared)
-    pairs = [copies[id(t)] for t in tensors]
-    return [leaf for leaf, _ in pairs], [x for _, x in pairs]
-
-
-def _shared_storages(tensors: Sequence[Tensor]) -> set[int]:
-    distinct = {id(t): t.untyped_storage()._cdata for t in tensors}
-    storages = list(distinct.values())
-    return {s for s in storages if storages.count(s) > 1} if len(set(storages)) < len(storages) else set()
-
-
-def _copy(tensor: Tensor, storages: dict[int, Any], shared: bool) -> tuple[Tensor, Tensor]:
-    source = tensor.detach()
-    if source.is_conj():
-        leaf, _ = _copy(source.conj(), storages, shared)
-        leaf = leaf.conj()
-    elif source.is_neg():
-        leaf, _ = _copy(negated(source), storages, shared)
-        leaf = negated(leaf)
-    elif shared:
-        key = source.untyped_storage()._cdata
-        storage = storages.setdefault(key, source.untyped_storage().clone())  # type: ignore[no-untyped-call]
-        leaf = _over(source, storage, int(source.storage_offset()))
-    elif source.untyped_storage().nbytes() - source.nbytes <= MOST_SPARE_BYTES:
-        # A function may look beyond its view, and where in the storage that begins.
-        leaf = _over(source, source.untyped_storage().clone(), int(source.storage_offset()))  # type: ignore[no-untyped-call]
-    else:
-        used = 1 + sum((n - 1) * s for n, s in zip(source.shape, source.stride(), strict=True)) if source.numel() else 0
-        flat = source.as_strided((used,), (1,)).clone()
-        leaf = _over(source, flat.untyped_storage(), 0)
-    leaf = leaf.requires_grad_(tensor.requires_grad)
-    # Eager refuses to mutate a leaf that requires gradients; an input that is no leaf must not become one.
-    mutable = leaf.clone() if tensor.requires_grad and not tensor.is_leaf and not shared else leaf
-    return leaf, mutable if mutable.stride() == leaf.stride() else leaf
-
-
-def _over(like: Tensor, storage: Any, offset: int) -> Tensor:
-    with torch.inference_mode(like.is_inference()), torch.no_grad():
-        empty = torch.empty(0, dtype=like.dtype, device=like.device)
-        return empty.set_(storage, offset, like.shape, like.stride())
 
 
 def compare(subject: str, names: Sequence[str], got: Outcome, want: Outcome) -> CheckReport:
@@ -287,7 +186,7 @@ def compare(subject: str, names: Sequence[str], got: Outcome, want: Outcome) -> 
 def raise_if_different(report: CheckReport) -> None:
     """Raise MismatchError, with the report attached as `.report`, unless it passed."""
     if not report.passed:
-        error = MismatchError(f"{report}\nRun it with check=False to have the results all the same.")
+        error = MismatchError(str(report))
         error.report = report  # type: ignore[attr-defined]
         raise error
 

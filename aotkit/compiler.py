@@ -8,7 +8,7 @@ import functools
 import inspect
 import shutil
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 import torch
@@ -21,6 +21,7 @@ from aotkit.checker import CheckReport
 from aotkit.dynamo import DynamoFunction
 from aotkit.entry import Entry, Recipe, Signature, outcome_in_eager
 from aotkit.errors import AotkitError, EagerFallbackWarning, TraceError
+from aotkit.family import Family
 from aotkit.interfaces import Graphs, Partitioner
 from aotkit.registry import AnyBackend, get_backend, get_partitioner, name_of
 
@@ -158,7 +159,7 @@ class CompiledFunction(Generic[P, R]):
         self._check = check
         self._on_error = on_error
         self._parameters = Parameters(fn)
-        self._families: list[_Family] = []
+        self._families: list[Family] = []
         self._dynamo = DynamoFunction(self._recipe, check) if capture == "dynamo" else None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -265,12 +266,12 @@ class CompiledFunction(Generic[P, R]):
             return e
         return entry
 
-    def _family(self, captures: Captures, roots: Sequence[Any], signature: Signature) -> "_Family":
+    def _family(self, captures: Captures, roots: Sequence[Any], signature: Signature) -> "Family":
         for family in self._families:
             found = family.captures.fetch(roots)
             if found is not None and list(map(id, found)) == list(map(id, signature.captured)):
                 return family
-        self._families.insert(0, _Family(captures, self._recipe.dynamic))
+        self._families.insert(0, Family(captures, self._recipe.dynamic))
         return self._families[0]
 
 
@@ -289,26 +290,9 @@ class BoundFunction:
         """The graphs that a call with these arguments runs."""
         return self._compiled.graphs(self.__self__, *args, **kwargs)
 
-
-class _Family:
-    """Entries that share one way of finding captured tensors."""
-
-    def __init__(self, captures: Captures, dynamic: bool) -> None:
-        self.captures = captures
-        self._tensor_key = aot.dynamic_key if dynamic else aot.tensor_key
-        self._entries: dict[Hashable, list[Entry | AotkitError]] = {}
-
-    def find(self, key: Hashable, tensors: Sequence[Tensor]) -> Entry | AotkitError | None:
-        for entry in self._entries.get(self._key(key, tensors), ()):
-            if isinstance(entry, AotkitError) or entry.accepts(tensors):
-                return entry
-        return None
-
-    def add(self, key: Hashable, tensors: Sequence[Tensor], entry: Entry | AotkitError) -> None:
-        self._entries.setdefault(self._key(key, tensors), []).append(entry)
-
-    def _key(self, key: Hashable, tensors: Sequence[Tensor]) -> Hashable:
-        return key, tuple(map(self._tensor_key, tensors))
+    def report(self, *args: Any, **kwargs: Any) -> CheckReport:
+        """The verdict of the check for a call with these arguments."""
+        return self._compiled.report(self.__self__, *args, **kwargs)
 
 
 def _root_name(fn: Callable[..., Any]) -> str:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit import aot, checker
+from aotkit.copies import run_on_copies
 from aotkit.errors import TraceError
 from aotkit.interfaces import Graphs
 
@@ -101,5 +102,5 @@ class _CapturedGraph:
             return call
 
         eager, compiled = filled(self._gm), filled(self._run)
-        want = checker.run_on_copies(eager, tensors)
+        want = run_on_copies(eager, tensors)
         checker.raise_if_different(checker.check(self._subject or "", names, compiled, eager, tensors, want))

@@ -12,8 +12,10 @@ from torch import Tensor
 from aotkit import aot, checker
 from aotkit.aot import pytree
 from aotkit.arguments import Arguments, is_size
-from aotkit.captures import CONSTANT_TYPES, Walk
+from aotkit.captures import Walk
 from aotkit.checker import CheckReport
+from aotkit.constants import CONSTANT_TYPES
+from aotkit.copies import run_on_copies
 from aotkit.errors import AotkitError, TraceError
 from aotkit.inspection import recording_source, user_line
 from aotkit.interfaces import Backend, Graphs, Partitioner
@@ -217,4 +219,4 @@ def _explained(recipe: Recipe, signature: Signature, ran_in_eager: bool) -> Iter
 
 def outcome_in_eager(signature: Signature) -> Any:
     """Outputs, gradients and mutations of the function itself, run on copies of the inputs."""
-    return checker.run_on_copies(functools.partial(signature.run, "run on copies of its inputs"), signature.tensors)
+    return run_on_copies(functools.partial(signature.run, "run on copies of its inputs"), signature.tensors)

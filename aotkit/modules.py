@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from aotkit.checker import CheckReport
 from aotkit.compiler import CompiledFunction
 from aotkit.interfaces import Graphs
 
@@ -27,6 +28,11 @@ class CompiledModule(nn.Module):
         """The graphs that a call with these arguments runs; compiles them if need be."""
         compiled: CompiledFunction[..., Any] = self._compiled
         return compiled.graphs(*args, **kwargs)
+
+    def report(self, *args: Any, **kwargs: Any) -> CheckReport:
+        """The verdict of the check for a call with these arguments; compiles if need be."""
+        compiled: CompiledFunction[..., Any] = self._compiled
+        return compiled.report(*args, **kwargs)
 
     @property
     def __wrapped__(self) -> nn.Module:

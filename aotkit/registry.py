@@ -35,6 +35,7 @@ class Registry(Generic[T]):
         """Add `obj` for this process. The same function again (a notebook cell run twice) replaces itself."""
         if not re.fullmatch("[a-z0-9_]+", name):
             raise ValueError(f"{self.kind} name {name!r} must consist of lower-case letters, digits and underscores.")
+        _plugin(self.kind, obj)
         old = self._local.get(name)
         if old is not None and _identity(old) != _identity(obj):
             raise DuplicateNameError(
@@ -80,7 +81,8 @@ class Registry(Generic[T]):
             with warnings.catch_warnings():
                 # What a plug-in imports may use deprecated names; that is not its user's business.
                 warnings.simplefilter("ignore", DeprecationWarning)
-                return point.load()  # type: ignore[no-any-return]
+                found: T = _plugin(self.kind, point.load())
+                return found
         except Exception as e:
             raise UnavailableError(
                 f"{self.kind} {point.name!r} ({_origins([point])}) is broken: importing it raised "
@@ -206,7 +208,8 @@ def get_backend(spec: str | AnyBackend) -> Backend:
         UnavailableError: this machine cannot run it, or its package is broken.
     """
     found = _lookup_backend(spec) if isinstance(spec, str) else spec
-    backend = found if isinstance(found, Backend) else Backend(_callable("backend", found))
+    found = _plugin("backend", found)
+    backend = found if isinstance(found, Backend) else Backend(found)
     try:
         reason = backend.unavailable()
     except Exception as e:
@@ -232,12 +235,12 @@ def get_partitioner(spec: str | Partitioner) -> Partitioner:
         UnknownNameError: there is no such name; the message suggests the nearest.
         UnavailableError: its package is broken.
     """
-    partition: Partitioner = _callable("partitioner", PARTITIONERS.lookup(spec) if isinstance(spec, str) else spec)
+    partition: Partitioner = _plugin("partitioner", PARTITIONERS.lookup(spec) if isinstance(spec, str) else spec)
     return partition
 
 
-def _callable(kind: str, obj: Any) -> Any:
-    if not callable(obj):
+def _plugin(kind: str, obj: Any) -> Any:
+    if not (callable(obj) or (kind == "backend" and isinstance(obj, Backend))):
         raise TypeError(f"{kind} must be a registered name or a callable, not {obj!r}.")
     return obj
 

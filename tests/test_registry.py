@@ -160,13 +160,19 @@ def test_an_edited_cell_replaces_the_function(register, kind, get):
     assert getattr(found, "fw_compiler", found)() == 2
 
 
-def test_a_cell_with_a_backend_object_can_run_again(register, kind):
-    if kind != "backend":
-        pytest.skip("partitioners are functions")
-    cell = "def plugin(gm, inputs):\n    return gm\naotkit.register_backend('mine', aotkit.Backend(plugin))\n"
+@pytest.mark.parametrize("kind", ["backend"])
+def test_a_cell_with_a_backend_object_can_run_again(register, get):
+    cell = "def plugin(gm, inputs):\n    return gm\nregister('mine', aotkit.Backend(plugin))\n"
     for _ in range(2):
-        exec(cell, {"aotkit": aotkit, "__name__": "__main__"})
-    assert isinstance(aotkit.get_backend("mine"), aotkit.Backend)
+        exec(cell, {"aotkit": aotkit, "register": register, "__name__": "__main__"})
+    assert isinstance(get("mine"), aotkit.Backend)
+
+
+@pytest.mark.parametrize("plugin", [3, "nop", ()])
+def test_only_callables_can_be_registered(register, kind, plugin, names):
+    with pytest.raises(TypeError, match=f"{kind} must be a registered name or a callable, not"):
+        register("mine", plugin)
+    assert "mine" not in names()
 
 
 def test_the_same_lambda_may_run_again_but_another_may_not(register):
@@ -256,7 +262,8 @@ def test_an_entry_point_to_something_missing_is_broken(install, get, kind):
 def test_an_entry_point_to_something_that_is_no_function_is_broken(install, kind):
     install("wooden", "plugin = 3\n", **{kind: {"wooden": "plugin"}})
     status = aotkit.backend_status if kind == "backend" else aotkit.partitioner_status
-    assert status()["wooden"] is not None
+    assert "'wooden' (wooden:plugin of package wooden) is broken" in status()["wooden"]
+    assert "not 3" in status()["wooden"]
 
 
 def test_a_name_in_two_packages_names_both(install, get, kind):

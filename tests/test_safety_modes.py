@@ -92,15 +92,16 @@ def test_decorated_with_no_grad(compile):
 
 @agrees
 def test_leaking_grad_mode(compile):
-    def f(x):
-        torch.set_grad_enabled(not torch.is_grad_enabled())
-        return x * 2
+    def f(x, mode):
+        y = x * 2
+        torch.set_grad_enabled(mode)
+        return y, x * 3
 
     f = compile(f)
     x = torch.ones(2, requires_grad=True)
     try:
-        for _ in range(3):
-            yield f(x), torch.is_grad_enabled()
+        for mode in (False, True, False, False, True, True):
+            yield f(x, mode), torch.is_grad_enabled()
     finally:
         torch.set_grad_enabled(True)
 

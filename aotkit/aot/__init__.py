@@ -19,18 +19,14 @@ from aotkit.aot.environment import (
     why_eager,
     why_eager_tensor,
 )
-from aotkit.aot.graphs import copy_saved_mutated_inputs, sparse_nodes
+from aotkit.aot.graphs import boxed, copy_graph, copy_saved_mutated_inputs, is_traced, outside_fake_mode, sparse_nodes
 from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
 from aotkit.aot.tracing import (
     COMPILE_LOCK,
     Compiled,
-    boxed,
     compile_captured,
-    copy_graph,
     is_data_dependent,
     is_foreign_tensor,
-    is_traced,
-    outside_fake_mode,
     trace,
 )
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, GraphModule
+from torch.fx import GraphModule
 
 # Tracing swaps tensors inside the user's objects and patches torch's global configuration: one thread at a time.
 COMPILE_LOCK = threading.RLock()
@@ -180,35 +180,3 @@ def is_data_dependent(error: Exception) -> bool:
 def is_foreign_tensor(error: Exception) -> bool:
     """Whether tracing failed because a real tensor met a fake one."""
     return "Please convert all Tensors to FakeTensors first" in str(error)
-
-
-def outside_fake_mode() -> Any:
-    """Compilers run under this, so that they can do real tensor work."""
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-    return unset_fake_temporarily()
-
-
-def boxed(gm: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
-    """Run the graph as it is, from one list that it empties, so that each input is freed after its last use."""
-    gm.graph.set_codegen(torch.fx.graph._BoxedCodeGen())
-    gm.recompile()
-    run = gm.forward
-    call: Callable[[list[Any]], Sequence[Any]] = lambda args: run(args)  # noqa: E731  (methods take no attributes)
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
-
-
-def copy_graph(gm: GraphModule) -> GraphModule:
-    """A copy that shares constants and fake tensors with the original."""
-    graph = Graph()
-    output = graph.output(graph.graph_copy(gm.graph, {}))
-    output.meta = dict(gm.graph.output_node().meta)
-    return GraphModule(gm, graph)
-
-
-def is_traced(value: Any) -> bool:
-    """Whether a value inside a traced function is one that the graph computes."""
-    from torch._subclasses.functional_tensor import FunctionalTensor
-
-    return isinstance(value, FunctionalTensor | torch.SymInt | torch.SymFloat | torch.SymBool)

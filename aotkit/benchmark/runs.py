@@ -13,8 +13,8 @@ from aotkit.aot import pytree
 from aotkit.arguments import flatten
 from aotkit.benchmark.table import BenchReport, Row
 from aotkit.benchmark.timing import Step, interleave
-from aotkit.checker import copy_inputs, cotangent
 from aotkit.compiler import Capture, compile
+from aotkit.copies import copy_inputs, cotangent
 from aotkit.errors import AotkitError, MismatchError, TraceError
 from aotkit.inspection import saved_bytes
 from aotkit.interfaces import Partitioner

@@ -42,7 +42,9 @@ class SourceLine:
     function: str
 
     def __str__(self) -> str:
-        return f"{os.path.basename(self.file)}:{self.line}"
+        # A notebook's cell is a file of a meaningless name.
+        cell = "ipykernel" in self.file or self.file.startswith("<ipython")
+        return f"{'cell' if cell else os.path.basename(self.file)}:{self.line}"
 
 
 def printable(text: str) -> str:

@@ -24,7 +24,7 @@ from tests.sweep.opinfo import Case, Outcome, run_case
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".sweep"
 WORKERS = 2
-TIME_LIMIT = 1200.0  # seconds for one case
+TIME_LIMIT = 600.0  # seconds for one sample
 LINE_EVERY = 30.0  # seconds between progress lines where the output is not a terminal
 
 
@@ -58,12 +58,18 @@ def run(cases: Sequence[Case]) -> list[Result]:
 
 
 def key(case: Case) -> str:
-    """Equal for runs that must have equal results: the same case, torch, and code (comments and layout aside)."""
-    core = [p for folder in ("aotkit", "aotkit/aot", "aotkit/inspection") for p in sorted((ROOT / folder).glob("*.py"))]
-    plugins = [ROOT / f"backends/{case.backend}.py", ROOT / f"partitioners/{case.partition}.py"]
+    """Equal for runs that must have equal results: the same case, torch, and code."""
+    code = code_hash(case.backend, case.partition)
+    return " ".join(map(str, (torch.__version__, code, *dataclasses.astuple(case))))
+
+
+def code_hash(backend: str, partition: str) -> str:
+    """Of all code that decides on the result of a case, comments and layout aside."""
+    folders = ("aotkit", "aotkit/aot", "aotkit/inspection")
+    core = [p for folder in folders for p in sorted((ROOT / folder).glob("*.py"))]
+    plugins = [ROOT / f"backends/{backend}.py", ROOT / f"partitioners/{partition}.py"]
     code = [_code_hash(p) for p in (*core, *plugins, Path(__file__).with_name("opinfo.py"))]
-    digest = hashlib.sha256("".join(code).encode()).hexdigest()[:16]
-    return " ".join(map(str, (torch.__version__, digest, *dataclasses.astuple(case))))
+    return hashlib.sha256("".join(code).encode()).hexdigest()[:16]
 
 
 _hashes: dict[Path, str] = {}
@@ -154,9 +160,13 @@ class Worker:
     def begin(self, case: Case) -> None:
         self.case = case
         self._failures: list[Outcome] = []
-        self._sample = 0
         self._started = time.monotonic()
+        self._begin_sample(0)
         self.pipe.send((case, 0))
+
+    def _begin_sample(self, number: int) -> None:
+        self._sample = number
+        self._sample_started = time.monotonic()
 
     def poll(self) -> Result | None:
         """Take what the worker says; the result once its case is finished."""
@@ -167,28 +177,28 @@ class Worker:
                 if kind == "done":
                     return self._finish()
                 if kind == "at":
-                    self._sample = value
+                    self._begin_sample(value)
                 else:
                     self._failures.append(value)
         except (EOFError, ConnectionResetError):
             return self._replace("Crash")
-        if time.monotonic() - self._started > TIME_LIMIT:
+        if time.monotonic() - self._sample_started > TIME_LIMIT:
             return self._replace("Timeout")
         return None
 
     def _replace(self, error: str) -> Result | None:
-        """Record the sample that ended the worker and go on behind it in a new one; none is left after a timeout."""
+        """Record the sample at which the worker ended, and continue behind it in a new one."""
         assert self.case is not None
         if error == "Crash":
             self._process.join(10)  # its pipe closes a moment before it has an exit code
-        message = _exit(self._process.exitcode) if error == "Crash" else f"the case took over {TIME_LIMIT:g} s"
-        behind = self._sample + 1 if error == "Crash" else self.case.samples
-        self._failures += [Outcome(i, error, message) for i in range(self._sample, behind)]
+        message = _exit(self._process.exitcode) if error == "Crash" else f"it took over {TIME_LIMIT:g} s"
+        self._failures.append(Outcome(self._sample, error, message))
         self.stop()
         self._launch()
-        if behind == self.case.samples:
+        if self._sample + 1 >= self.case.samples:
             return self._finish()
-        self.pipe.send((self.case, behind))
+        self._begin_sample(self._sample + 1)
+        self.pipe.send((self.case, self._sample))
         return None
 
     def _finish(self) -> Result:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.sweep.opinfo import PARTITIONS, Outcome, cases, operators
-from tests.sweep.runner import Result, run
+from tests.sweep.runner import Result, code_hash, run
 
 pytestmark = pytest.mark.sweep
 EXPECTED = tomllib.loads(Path(__file__).with_name("expected_failures.toml").read_text(encoding="utf-8"))["expected"]
+PASSED, UNEXPECTED = "equal to eager", "unexpected"
 
 
 @pytest.mark.parametrize("backend", PARTITIONS)
@@ -19,28 +20,35 @@ def test_every_operator_equals_eager(backend):
     """Each sample passes or fails with the error that `expected_failures.toml` explains; none may do otherwise."""
     with warnings.catch_warnings(action="ignore"):
         results = run(cases(backend))
-    expected, unexpected = Counter(), []
-    for result in results:
-        for outcome in outcomes(result):
-            entry = expectation(result, outcome.sample)
-            if entry is None and outcome.error is not None:
-                unexpected.append(f"{where(result, outcome)} failed: {outcome.error}: {outcome.message}")
-            elif entry is not None and outcome.error is None:
-                unexpected.append(f"{where(result, outcome)} passed, expected was {entry['error']}: {entry['reason']}")
-            elif entry is not None and not (outcome.error == entry["error"] and entry["message"] in outcome.message):
-                unexpected.append(
-                    f"{where(result, outcome)} failed: {outcome.error}: {outcome.message}; "
-                    f"expected was {entry['error']} with {entry['message']!r}: {entry['reason']}"
-                )
-            elif entry is not None:
-                expected[f"{entry['error']}: {entry['reason']}"] += 1
-    print("\n" + table(backend, results, expected, unexpected))
+    unexpected = [line for result in results for line in judge(result)[1]]
+    print("\n" + table(backend, results))
+    print(*unexpected, sep="\n")
     assert not unexpected, f"{len(unexpected)} samples; they are listed above"
 
 
 def test_expected_failures_exist():
     """An operator that the database no longer has would be an expectation that nothing can contradict."""
     assert {name for entry in EXPECTED for name in entry["operators"]} <= set(operators())
+
+
+def judge(result: Result) -> tuple[Counter, list[str]]:
+    """How many samples passed or failed as expected, by reason; and a line for each that did otherwise."""
+    counts, unexpected = Counter(), []
+    for outcome in outcomes(result):
+        entry, error = expectation(result, outcome.sample), f"{outcome.error}: {outcome.message}"
+        if entry is None and outcome.error is None:
+            counts[PASSED] += 1
+        elif entry is None:
+            unexpected.append(f"{where(result, outcome)} failed: {error}")
+        elif outcome.error is None:
+            unexpected.append(f"{where(result, outcome)} passed, expected was {entry['error']}: {entry['reason']}")
+        elif outcome.error == entry["error"] and entry["message"] in outcome.message:
+            counts[f"{entry['error']}: {entry['reason']}"] += 1
+        else:
+            expected = f"{entry['error']} with {entry['message']!r}: {entry['reason']}"
+            unexpected.append(f"{where(result, outcome)} failed: {error}; expected was {expected}")
+    counts[UNEXPECTED] = len(unexpected)
+    return counts, unexpected
 
 
 def outcomes(result: Result) -> list[Outcome]:
@@ -67,17 +75,21 @@ def where(result: Result, outcome: Outcome) -> str:
     return f"{case.operator}, sample {outcome.sample} of {case.samples}, {case.backend} with {case.partition}"
 
 
-def table(backend: str, results: list[Result], expected: Counter, unexpected: list[str]) -> str:
-    """Counts of samples: passed, expected failures by reason, unexpected ones."""
-    lines = []
+def table(backend: str, results: list[Result]) -> str:
+    """In Markdown, for each partitioner: how many samples passed, failed as expected by reason, or did otherwise."""
+    columns = {}
     for partition in PARTITIONS[backend]:
         part = [r for r in results if r.case.partition == partition]
-        total, failed = sum(r.case.samples for r in part), sum(len(r.failures) for r in part)
-        clean = sum(not r.failures for r in part)
-        lines.append(
-            f"{backend} with {partition}: {total - failed} of {total} samples equal eager; "
-            f"{clean} of {len(part)} operators without a failure"
-        )
-    lines += [f"  {n:5} {reason}" for reason, n in expected.most_common()]
-    lines += [f"{len(unexpected)} unexpected:" if unexpected else "nothing unexpected", *unexpected]
-    return "\n".join(lines)
+        counts = sum((judge(r)[0] for r in part), Counter())
+        columns[partition] = {
+            "operators": len(part),
+            "samples": sum(r.case.samples for r in part),
+            PASSED: counts.pop(PASSED, 0),
+            **{reason: n for reason, n in counts.items() if reason != UNEXPECTED},
+            UNEXPECTED: counts[UNEXPECTED],
+            "hash of the code": code_hash(backend, partition),
+        }
+    rows = dict.fromkeys(row for column in columns.values() for row in column)
+    lines = [["", *(f"{backend} with {partition}" for partition in columns)], ["---", *["---:"] * len(columns)]]
+    lines += [[row, *(str(column.get(row, 0)) for column in columns.values())] for row in rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

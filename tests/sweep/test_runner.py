@@ -41,25 +41,22 @@ def failures(results):
     return {r.case: [(f.sample, f.error, f.message) for f in r.failures] for r in results}
 
 
-def test_a_crash_costs_its_sample_and_a_timeout_the_rest_of_its_case():
+def test_a_crash_or_a_timeout_costs_one_sample():
     found = failures(runner.run([SLOW, CRASHING, GOOD]))
     assert found == {
-        SLOW: [(i, "Timeout", "the case took over 15 s") for i in (2, 3)],
+        SLOW: [(2, "Timeout", "it took over 15 s")],
         CRASHING: [(1, "Crash", "exit code 3"), (3, "Crash", "SIGKILL")],
         GOOD: [],
     }
 
 
-def test_a_killed_sweep_goes_on_where_it_was(folder):
+def test_a_killed_sweep_goes_on_where_it_was(folder, monkeypatch):
     first = failures(runner.run([BAD]))
-    with (folder / "results.jsonl").open("a") as file:
+    with (folder / "results.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"key": "a line that was cut of')
     assert failures(runner.run([GOOD, BAD])) == {GOOD: [], **first}
-    (folder / "worker0.log").touch()
-    lines = (folder / "results.jsonl").read_text().splitlines()
-    again = failures(runner.run([GOOD, BAD]))
-    assert again == {GOOD: [], **first}
-    assert (folder / "results.jsonl").read_text().splitlines()[: len(lines)] == lines
+    monkeypatch.setattr(runner, "WORKERS", 0)  # now nothing may be left to run
+    assert failures(runner.run([GOOD, BAD])) == {GOOD: [], **first}
 
 
 def test_changed_code_makes_results_stale(monkeypatch):

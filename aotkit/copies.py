@@ -1,0 +1,145 @@
+"""Run a function forward and backward on copies of its inputs, leaving no trace."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from aotkit.aot import negated, pytree, random_state
+
+COTANGENT_SEED = 0x5EED
+# Of a larger storage, such as a data set of which the input is a slice, only the slice is copied.
+MOST_SPARE_BYTES = 64 << 20
+
+
+@dataclass
+class Outcome:
+    """What one run produced.
+
+    Attributes:
+        outputs: the outputs, as returned.
+        gradients: one for each input, None where there is none; None altogether if nothing requires gradients.
+        inputs: the inputs after the call.
+        changed: whether each input was mutated.
+    """
+
+    outputs: Any
+    gradients: list[Tensor | None] | None
+    inputs: list[Tensor]
+    changed: list[bool]
+
+
+def run_on_copies(fn: Callable[[list[Tensor]], Any], tensors: Sequence[Tensor]) -> Outcome:
+    """Run `fn` on copies of `tensors`, then backward with random cotangents; global random state is left as it was."""
+    try:
+        return _run_on_copies(fn, tensors, _gradients)
+    except RuntimeError as e:
+        if "incompatible with .grad()" not in str(e):
+            raise
+        # Reentrant torch.utils.checkpoint works with Tensor.backward only.
+        return _run_on_copies(fn, tensors, _accumulated_gradients)
+
+
+def _run_on_copies(
+    fn: Callable[[list[Tensor]], Any],
+    tensors: Sequence[Tensor],
+    differentiate: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor | None]],
+) -> Outcome:
+    leaves, inputs = copy_inputs(tensors)
+    before = [_state(x) for x in inputs]
+    # The caller's hooks are for the tensors that the real call saves; a function may leave another gradient mode.
+    hooks = saved_tensors_hooks(lambda t: t, lambda t: t)
+    with random_state(), torch.set_grad_enabled(torch.is_grad_enabled()), hooks:
+        outputs = fn(list(inputs))
+        changed = [_changed(x, state) for x, state in zip(inputs, before, strict=True)]
+        results = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor)]
+        results += [x for x, c in zip(inputs, changed, strict=True) if c]
+        roots = [t for t in results if t.requires_grad]
+        wanted = [x for x in leaves if x.requires_grad]
+        gradients = None
+        if roots and wanted and torch.is_grad_enabled():
+            found = iter(differentiate(roots, wanted))
+            gradients = [next(found) if x.requires_grad else None for x in leaves]
+    return Outcome(outputs, gradients, inputs, changed)
+
+
+def _state(tensor: Tensor) -> int | Tensor:
+    """Tells whether a tensor was mutated. Inference tensors do not count that: their values have to serve."""
+    return tensor.clone() if tensor.is_inference() else tensor._version
+
+
+def _changed(tensor: Tensor, state: int | Tensor) -> bool:
+    return tensor._version != state if isinstance(state, int) else not torch.equal(tensor, state)
+
+
+def _gradients(roots: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[Tensor | None]:
+    return list(torch.autograd.grad(roots, wanted, _cotangents(roots), allow_unused=True))
+
+
+def _accumulated_gradients(roots: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[Tensor | None]:
+    torch.autograd.backward(roots, _cotangents(roots))
+    return [x.grad for x in wanted]
+
+
+def _cotangents(roots: Sequence[Tensor]) -> list[Tensor]:
+    return [cotangent(t, i) for i, t in enumerate(roots)]
+
+
+def cotangent(output: Tensor, index: int) -> Tensor:
+    """Random values, different for each element, so that a permuted or summed gradient cannot pass."""
+    generator = torch.Generator().manual_seed(COTANGENT_SEED + index)
+    dtype = torch.complex64 if output.is_complex() else torch.float32
+    values = torch.randn(output.shape, generator=generator, dtype=dtype, device="cpu")
+    return values.to(device=output.device, dtype=output.dtype)
+
+
+def copy_inputs(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """(leaves to differentiate, copies to pass): equal values, strides, shared memory and gradient requirements."""
+    shared = _shared_storages(tensors)
+    storages: dict[int, Any] = {}
+    copies: dict[int, tuple[Tensor, Tensor]] = {}
+    for t in tensors:
+        if id(t) not in copies:
+            copies[id(t)] = _copy(t, storages, t.untyped_storage()._cdata in shared)
+    pairs = [copies[id(t)] for t in tensors]
+    return [leaf for leaf, _ in pairs], [x for _, x in pairs]
+
+
+def _shared_storages(tensors: Sequence[Tensor]) -> set[int]:
+    distinct = {id(t): t.untyped_storage()._cdata for t in tensors}
+    storages = list(distinct.values())
+    return {s for s in storages if storages.count(s) > 1} if len(set(storages)) < len(storages) else set()
+
+
+def _copy(tensor: Tensor, storages: dict[int, Any], shared: bool) -> tuple[Tensor, Tensor]:
+    source = tensor.detach()
+    if source.is_conj():
+        leaf, _ = _copy(source.conj(), storages, shared)
+        leaf = leaf.conj()
+    elif source.is_neg():
+        leaf, _ = _copy(negated(source), storages, shared)
+        leaf = negated(leaf)
+    elif shared:
+        key = source.untyped_storage()._cdata
+        storage = storages.setdefault(key, source.untyped_storage().clone())  # type: ignore[no-untyped-call]
+        leaf = _over(source, storage, int(source.storage_offset()))
+    elif source.untyped_storage().nbytes() - source.nbytes <= MOST_SPARE_BYTES:
+        # A function may look beyond its view, and where in the storage that begins.
+        leaf = _over(source, source.untyped_storage().clone(), int(source.storage_offset()))  # type: ignore[no-untyped-call]
+    else:
+        used = 1 + sum((n - 1) * s for n, s in zip(source.shape, source.stride(), strict=True)) if source.numel() else 0
+        flat = source.as_strided((used,), (1,)).clone()
+        leaf = _over(source, flat.untyped_storage(), 0)
+    leaf = leaf.requires_grad_(tensor.requires_grad)
+    # Eager refuses to mutate a leaf that requires gradients; an input that is no leaf must not become one.
+    mutable = leaf.clone() if tensor.requires_grad and not tensor.is_leaf and not shared else leaf
+    return leaf, mutable if mutable.stride() == leaf.stride() else leaf
+
+
+def _over(like: Tensor, storage: Any, offset: int) -> Tensor:
+    with torch.inference_mode(like.is_inference()), torch.no_grad():
+        empty = torch.empty(0, dtype=like.dtype, device=like.device)
+        return empty.set_(storage, offset, like.shape, like.stride())

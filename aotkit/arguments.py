@@ -1,6 +1,7 @@
 """Bring the arguments of a call into one canonical flat form."""
 
 import inspect
+import types
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from aotkit.aot import pytree, pytree_children
 from aotkit.captures import EagerOnly
-from aotkit.constants import CONSTANT_TYPES, constant_key
+from aotkit.constants import constant_key, is_constant
 
 
 class Arguments(NamedTuple):
@@ -41,6 +42,12 @@ class Parameters:
     """A function's parameters: bring the arguments of a call into canonical form, and name them."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
+        self._fn = fn
+        self._read()
+
+    def _read(self) -> None:
+        fn = self._fn
+        self._defaults = getattr(fn, "__defaults__", None)
         self._signature: inspect.Signature | None
         try:
             self._signature = inspect.signature(fn)
@@ -57,6 +64,8 @@ class Parameters:
         Raises:
             EagerOnly: the arguments do not fit, as far as `inspect` can tell: Python shall decide.
         """
+        if getattr(self._fn, "__defaults__", None) is not self._defaults:
+            self._read()
         if self._signature is None or (not kwargs and len(args) == self._plain_count):
             return args, kwargs
         try:
@@ -69,12 +78,16 @@ class Parameters:
     def names_of(self, arguments: Arguments) -> tuple[list[str], list[str]]:
         """Names of the tensors and of the objects among the arguments: `x`, `batch['image']`, `args[1]`."""
         tree = pytree.tree_unflatten(arguments.leaves, arguments.spec)
-        named, _ = pytree.tree_flatten_with_path(tree, is_leaf=is_size)
+        try:
+            named, _ = pytree.tree_flatten_with_path(tree, is_leaf=is_size)
+        except ValueError:  # a container that was registered without names for its parts
+            plain = [f"args[{i}]" for i in range(len(arguments.leaves))]
+            return plain[: len(arguments.tensors)], plain[: len(arguments.objects)]
         tensors, objects = [], []
         for path, leaf in named:
             if isinstance(leaf, Tensor):
                 tensors.append(self._name(path))
-            elif not isinstance(leaf, CONSTANT_TYPES):
+            elif not is_constant(leaf):
                 objects.append(self._name(path))
         return tensors, objects
 
@@ -88,7 +101,11 @@ class Parameters:
 
 
 def flatten(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
-    """Take canonical arguments apart."""
+    """Take canonical arguments apart.
+
+    Raises:
+        EagerOnly: something else traces the call.
+    """
     leaves, spec = pytree.tree_flatten((tuple(args), kwargs), is_leaf=is_size)
     tensors: list[Tensor] = []
     objects: list[Any] = []
@@ -97,8 +114,10 @@ def flatten(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
         if isinstance(leaf, Tensor):
             tensors.append(leaf)
             key.append(Tensor)
-        elif isinstance(leaf, CONSTANT_TYPES):
+        elif is_constant(leaf):
             key.append(constant_key(leaf))
+        elif isinstance(leaf, torch.fx.Proxy):
+            raise EagerOnly("torch.fx is tracing it")
         else:
             objects.append(leaf)
             key.append(object)
@@ -120,4 +139,10 @@ def _structure(spec: Any) -> Hashable:
 def _hashable(context: Any) -> Hashable:
     if isinstance(context, list | tuple):
         return tuple(map(_hashable, context))
-    return context if type(context) is str else constant_key(context)
+    if isinstance(context, dict):
+        return tuple((_hashable(k), _hashable(v)) for k, v in context.items())
+    if type(context) is str or isinstance(context, type | types.BuiltinFunctionType | types.FunctionType):
+        return context
+    if is_constant(context):
+        return constant_key(context)
+    raise EagerOnly(f"an argument's container holds a {type(context).__name__}, which cannot be compared")

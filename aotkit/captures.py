@@ -5,28 +5,26 @@ mentions. Tensors become inputs of the graph, so they are fetched again on every
 graph, so they are compared on every call. Both happen in one generated function, `Captures.fetch`.
 """
 
-import array
 import collections
-import collections.abc
 import dataclasses
 import functools
-import random
-import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from aotkit.code_names import UNSPELLED, attribute_names, global_names, methods
-from aotkit.constants import CONSTANT_TYPES, constant_set, same_constant, same_constants
+from aotkit.code_names import UNSPELLED, attribute_names, functions_of, global_names, imported_modules, methods
+from aotkit.constants import constant_set, is_constant
 from aotkit.errors import TraceError
-from aotkit.substitution import Slot
+from aotkit.guards import Fetch, FetchSource
+from aotkit.objects import RECORDS, data_of_class, is_inert, is_trusted, slot_names, state_of
+from aotkit.substitution import MISSING, Slot
 
 MOST_OBJECTS = 100_000
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MODULE_STATE = ("training", "_parameters", "_buffers", "_modules", *_HOOKS)
-_TRUSTED = frozenset(sys.stdlib_module_names) | {"torch", "functorch", "numpy", "aotkit"}
+_PLAIN_CONTAINERS = (dict, list, tuple, collections.OrderedDict, collections.defaultdict, collections.deque)
 
 
 class EagerOnly(Exception):
@@ -43,11 +41,15 @@ class Captures(NamedTuple):
     """
 
     names: Sequence[str]
-    fetch: Callable[[Sequence[Any]], Sequence[Tensor] | None]
+    fetch: Fetch
 
 
 def find_captures(roots: Sequence[Any], root_names: Sequence[str]) -> tuple[Captures, "Walk"]:
-    """Walk from `roots`; the walk holds the tensors and their slots as they are now, for tracing."""
+    """Walk from `roots`; the walk holds the tensors and their slots as they are now, for tracing.
+
+    Raises:
+        EagerOnly: the function reads something that can be neither fetched nor compared.
+    """
     mentioned: set[str] = set()
     while True:
         walk = Walk(mentioned, len(roots))
@@ -59,31 +61,41 @@ def find_captures(roots: Sequence[Any], root_names: Sequence[str]) -> tuple[Capt
 
 
 class Walk:
-    """One pass over everything reachable, collecting tensors, slots, and the source of `fetch`."""
+    """One pass over everything reachable.
+
+    Attributes:
+        mentioned: names that the code found so far mentions.
+        tensors: id -> (name, tensor), in order.
+        slots: the places in which the function finds values.
+        containers: named dicts, lists and sets that it could change.
+        caches: functions with `functools.cache`.
+    """
 
     def __init__(self, mentioned: set[str], roots: int) -> None:
-        self._roots = roots
-        self.filter = mentioned
+        self._filter = mentioned
         self.mentioned = set(mentioned)
         self.tensors: dict[int, tuple[str, Tensor]] = {}
-        self.slots: list[Slot] = []  # in which the function finds values
+        self.slots: list[Slot] = []
         self.containers: list[tuple[str, Any]] = []
+        self.caches: list[Any] = []
         self._variables: dict[int, str] = {}
         self._alive: list[Any] = []  # ids are unique only among living objects
-        self._lines: list[str] = []
-        self._globals: dict[str, Any] = {f.__name__: f for f in (same_constant, same_constants, constant_set)}
-        self._packages: set[str] = set()
+        self._source = FetchSource(roots)
+        self._at_root = True
 
-    # The visitor.
+    def compile(self) -> Fetch:
+        """The function that fetches the tensors."""
+        return self._source.compile([self._variables[i] for i in self.tensors])
 
     def visit(self, value: Any, path: str, name: str, slot: tuple[Any, Any, bool] | None) -> None:
+        """Visit what the expression `path` stands for; `slot` is where it is kept: container, key, is an attribute."""
         if slot is not None:
             self.slots.append(Slot(name, *slot, value))
-        if isinstance(value, CONSTANT_TYPES):
-            self._constant(value, path)
+        if is_constant(value):
+            self._source.require_constant(path, value)
             return
         if (variable := self._variables.get(id(value))) is not None:
-            self._require(f"{path} is {variable}")
+            self._source.require(f"{path} is {variable}")
             return
         variable = self._variables[id(value)] = f"v{len(self._variables)}"
         if len(self._variables) > MOST_OBJECTS:
@@ -92,8 +104,11 @@ class Walk:
                 "pass what it needs as arguments, or use capture='dynamo'."
             )
         self._alive.append(value)
-        self._lines.append(f"{variable} = {path}")
-        self._kind(value)(value, variable, name)
+        self._source.assign(variable, path)
+        try:
+            self._kind(value)(value, variable, name)
+        except RecursionError:
+            raise EagerOnly(f"{name!r} is nested too deeply to look into") from None
 
     def _kind(self, value: Any) -> Callable[[Any, str, str], None]:
         match value:
@@ -115,23 +130,23 @@ class Walk:
                 return self._partial
             case type() | types.ModuleType():
                 return self._namespace
-            case _ if hasattr(value, "__wrapped__") and callable(value):
-                return self._wrapper
+            case functools._lru_cache_wrapper():
+                return self._cached
             case _ if dataclasses.is_dataclass(value):
                 return self._dataclass
-            case _ if package_of(type(value)) not in _TRUSTED and (hasattr(value, "__dict__") or _slots(type(value))):
+            case _ if type(value).__module__ == "aotkit.compiler":
+                return self._compiled
+            case _ if is_inert(value):
+                return self._inert
+            case _ if isinstance(value, RECORDS) or (not is_trusted(type(value)) and _has_state(value)):
                 return self._object
-            case _ if _is_inert(value):
-                return self._opaque
             case _:
                 return self._changeable
 
-    def _constant(self, value: Any, path: str) -> None:
-        c = self._bind(value)
-        self._require(f"({path}) is {c} or same_constant({path}, {c})")
+    # Kinds of objects.
 
-    def _opaque(self, value: Any, variable: str, name: str) -> None:
-        self._require(f"{variable} is {self._bind(value)}")
+    def _inert(self, value: Any, variable: str, name: str) -> None:
+        self._source.require(f"{variable} is {self._source.bind(value)}")
 
     def _changeable(self, value: Any, variable: str, name: str) -> None:
         raise EagerOnly(f"it reads {name!r}, a {type(value).__name__}, whose contents cannot be compared")
@@ -140,193 +155,187 @@ class Walk:
         if isinstance(value, nn.UninitializedParameter | nn.UninitializedBuffer):
             raise EagerOnly(f"{name} is not initialised yet")
         # While another thread traces, a stand-in of another type is in this place: `fetch` must not return that.
-        self._same_type(value, variable)
+        self._source.require_type(variable, value)
         self.tensors[id(value)] = (name, value)
+        self._state(value, variable, name, everything=False)
 
     def _dict(self, value: dict[Any, Any], variable: str, name: str) -> None:
+        if not all(map(_is_key, dict.keys(value))):
+            self._changeable(value, variable, name)
         self.containers.append((name, value))
-        self._same_type(value, variable)
-        self._require(f"same_constants({variable}, {self._bind(list(value))})")
+        self._source.require_type(variable, value)
+        self._source.require(f"same_constants({variable}, {self._source.bind(list(dict.keys(value)))})")
         # A subclass may compute something else in its own `__getitem__`.
         get = "{}[{}]" if type(value).__getitem__ is dict.__getitem__ else "dict.__getitem__({}, {})"
-        for key, item in dict.items(value):
-            self.visit(item, get.format(variable, self._bind(key)), f"{name}[{key!r}]", (value, key, False))
+        for key, item in list(dict.items(value)):
+            self.visit(item, get.format(variable, self._source.bind(key)), f"{name}[{key!r}]", (value, key, False))
+        if type(value) not in _PLAIN_CONTAINERS:
+            self._attributes(value, variable, name)
 
     def _sequence(self, value: Sequence[Any], variable: str, name: str) -> None:
         mutable = not isinstance(value, tuple)
         if mutable:
             self.containers.append((name, value))
-        self._same_type(value, variable)
-        self._require(f"len({variable}) == {len(value)}")
+        self._source.require_type(variable, value)
+        self._source.require(f"len({variable}) == {len(value)}")
         for i, item in enumerate(value):
             self.visit(item, f"{variable}[{i}]", f"{name}[{i}]", (value, i, False) if mutable else None)
+        if type(value) not in _PLAIN_CONTAINERS:
+            self._attributes(value, variable, name)
 
     def _set(self, value: Any, variable: str, name: str) -> None:
+        if not all(map(_is_key, value)):
+            self._changeable(value, variable, name)
         self.containers.append((name, value))
-        self._same_type(value, variable)
-        self._require(f"constant_set({variable}) == {self._bind(constant_set(value))}")
+        self._source.require_type(variable, value)
+        self._source.require(f"constant_set({variable}) == {self._source.bind(constant_set(value))}")
 
     def _module(self, value: nn.Module, variable: str, name: str) -> None:
         prefix = f"{name}." if name else ""
         state = vars(value)
-        self.containers.append((name, state))
-        self._same_type(value, variable)
-        self._require(f"{variable}.training is {value.training}")
+        self._source.require_type(variable, value)
+        self._source.require(f"{variable}.training is {value.training}")
         for group in ("_parameters", "_buffers", "_modules"):
             members = state[group]
             self.containers.append((name, members))
-            self._require(f"list({variable}.{group}) == {self._bind(list(members))}")
+            self._source.require(f"list({variable}.{group}) == {self._source.bind(list(members))}")
             for key, member in members.items():
                 self.visit(member, f"{variable}.{group}[{key!r}]", f"{prefix}{key}", (members, key, False))
         for hooks in _HOOKS:
             if state[hooks]:
                 self.visit(state[hooks], f"{variable}.{hooks}", f"{prefix}{hooks}", None)
             else:
-                self._require(f"not {variable}.{hooks}")
+                self._source.require(f"not {variable}.{hooks}")
         self._attributes(value, variable, name)
 
     def _object(self, value: Any, variable: str, name: str) -> None:
-        self._same_type(value, variable)
-        for key in _slots(type(value)):
+        self._source.require_type(variable, value)
+        for key in slot_names(type(value)):
             if hasattr(value, key):
                 self.visit(getattr(value, key), f"{variable}.{key}", f"{name}.{key}", (value, key, True))
             else:
-                self._require(f"not hasattr({variable}, {key!r})")
-        if hasattr(value, "__dict__"):
-            self.containers.append((name, vars(value)))
+                self._source.require(f"not hasattr({variable}, {key!r})")
         self._attributes(value, variable, name)
 
     def _dataclass(self, value: Any, variable: str, name: str) -> None:
-        self._same_type(value, variable)
+        self._source.require_type(variable, value)
         for field in dataclasses.fields(value):
-            held = getattr(value, field.name)
-            self.visit(held, f"{variable}.{field.name}", f"{name}.{field.name}", (value, field.name, True))
-        if package_of(type(value)) not in _TRUSTED:
-            self._attributes(value, variable, name)
+            if hasattr(value, field.name):
+                path, slot = f"{variable}.{field.name}", (value, field.name, True)
+                self.visit(getattr(value, field.name), path, f"{name}.{field.name}", slot)
+        self._attributes(value, variable, name)
 
-    def _attributes(self, value: Any, variable: str, name: str) -> None:
-        """Attributes that some code mentions, from the object and, if they are data, from its class."""
-        cls = type(value)
-        if package_of(cls) not in _TRUSTED:
-            self._packages.add(package_of(cls))
-        for method in methods(cls, self.filter):
-            self._code(method)
-        prefix = f"{name}." if name else ""
-        state = getattr(value, "__dict__", {})
-        everything = bool(self.filter & UNSPELLED) and package_of(cls) not in _TRUSTED
-        for key in list(state):
-            if key not in _MODULE_STATE and (key in self.filter or everything):
-                self.visit(state[key], f"{variable}.__dict__[{key!r}]", f"{prefix}{key}", (state, key, False))
-        for key in sorted(self.filter & set(dir(cls)) - set(state)):
-            held = _class_data(cls, key)
-            if isinstance(held, (*CONSTANT_TYPES, Tensor, list, dict, tuple)):
-                self.visit(held, f"{variable}.{key}", f"{prefix}{key}", None)
+    def _compiled(self, value: Any, variable: str, name: str) -> None:
+        """A function compiled by aotkit: inside of a trace it runs the function that it wraps."""
+        self.visit(value.__wrapped__, f"{variable}.__wrapped__", name, None)
 
-    def _function(self, value: types.FunctionType, variable: str, name: str) -> None:
-        if package_of(value) in _TRUSTED:
-            return
-        is_root = not self._packages
-        if is_root:
-            self._packages.add(package_of(value))
-        self._require(f"{variable}.__code__ is {self._bind(value.__code__)}")
-        self._code(value)
-        for i, free in enumerate(value.__code__.co_freevars):
-            cell = value.__closure__[i]  # type: ignore[index]
-            try:
-                held = cell.cell_contents
-            except ValueError:  # not assigned yet
-                continue
-            self.visit(held, f"{variable}.__closure__[{i}].cell_contents", free, (cell, "cell_contents", True))
-        if not is_root:  # the root's own defaults are bound as arguments
-            self.visit(value.__defaults__, f"{variable}.__defaults__", f"{name}.__defaults__", None)
-            self.visit(value.__kwdefaults__, f"{variable}.__kwdefaults__", f"{name}.__kwdefaults__", None)
-        self._read_globals(value, variable)
+    def _cached(self, value: "functools._lru_cache_wrapper[Any]", variable: str, name: str) -> None:
+        self._inert(value, variable, name)
+        self.caches.append(value)
+        self.visit(value.__wrapped__, f"{variable}.__wrapped__", name, None)
 
-    def _read_globals(self, function: types.FunctionType, variable: str) -> None:
-        own = package_of(function) in self._packages
-        for key in sorted(global_names(function.__code__) & function.__globals__.keys()):
-            held = function.__globals__[key]
-            # Other packages keep caches in global containers; those are not part of what their functions compute.
-            if own or not isinstance(held, dict | list | set):
-                self.visit(held, f"{variable}.__globals__[{key!r}]", key, (function.__globals__, key, False))
+    def _partial(self, value: "functools.partial[Any]", variable: str, name: str) -> None:
+        self._source.require_type(variable, value)
+        for part in ("func", "args", "keywords"):
+            self.visit(getattr(value, part), f"{variable}.{part}", name, None)
 
     def _method(self, value: types.MethodType, variable: str, name: str) -> None:
-        self._same_type(value, variable)
+        self._source.require_type(variable, value)
         owner = value.__self__
         if not isinstance(owner, nn.Module):
             name = f"{name}.self" if name else "self"
         self.visit(owner, f"{variable}.__self__", name, None)
         self.visit(value.__func__, f"{variable}.__func__", name, None)
 
-    def _partial(self, value: "functools.partial[Any]", variable: str, name: str) -> None:
-        self._same_type(value, variable)
-        for part in ("func", "args", "keywords"):
-            self.visit(getattr(value, part), f"{variable}.{part}", name, None)
+    def _function(self, value: types.FunctionType, variable: str, name: str) -> None:
+        if is_trusted(value):
+            self._inert(value, variable, name)
+            for i, cell in enumerate(value.__closure__ or ()):  # a decorator of torch's around the user's function
+                if isinstance(cell.cell_contents, types.FunctionType) and not is_trusted(cell.cell_contents):
+                    self.visit(cell.cell_contents, f"{variable}.__closure__[{i}].cell_contents", name, None)
+            return
+        is_root, self._at_root = self._at_root, False
+        self._source.require(f"{variable}.__code__ is {self._source.bind(value.__code__)}")
+        self.mentioned |= attribute_names(value.__code__)
+        for i, free in enumerate(value.__code__.co_freevars):
+            cell = value.__closure__[i]  # type: ignore[index]
+            slot = (cell, "cell_contents", True)
+            try:
+                held = cell.cell_contents
+            except ValueError:  # not assigned yet
+                self.slots.append(Slot(free, *slot, MISSING))
+                continue
+            self.visit(held, f"{variable}.__closure__[{i}].cell_contents", free, slot)
+        if not is_root:  # the root's own defaults are bound as arguments
+            for part in ("__defaults__", "__kwdefaults__"):
+                self.visit(getattr(value, part), f"{variable}.{part}", f"{name}.{part}", (value, part, True))
+        self._state(value, variable, name, everything=False)
+        self._read_globals(value, variable)
+        for module in imported_modules(value.__code__):
+            self.visit(module, self._source.bind(module), module.__name__, None)
 
-    def _wrapper(self, value: Any, variable: str, name: str) -> None:
-        self.visit(value.__wrapped__, f"{variable}.__wrapped__", name, None)
+    def _read_globals(self, function: types.FunctionType, variable: str) -> None:
+        held = function.__globals__
+        for key in sorted(global_names(function.__code__)):
+            if key in held:
+                self.visit(held[key], f"{variable}.__globals__[{key!r}]", key, (held, key, False))
+            else:
+                self.slots.append(Slot(key, held, key, False, MISSING))
+                self._source.require(f"{key!r} not in {variable}.__globals__")
 
     def _namespace(self, value: Any, variable: str, name: str) -> None:
-        """A class or a Python module of the user's: data and functions in it that code mentions."""
-        if package_of(value) not in self._packages:
+        """A class or a Python module: what code mentions of it, if it is the user's."""
+        self._inert(value, variable, name)
+        if is_trusted(value):
             return
-        for key in sorted(self.filter & vars(value).keys()):
-            held = vars(value)[key]
-            if isinstance(held, staticmethod):
-                held = held.__func__
-            if isinstance(held, (*CONSTANT_TYPES, Tensor, types.FunctionType, nn.Module)):
-                self.visit(held, f"{variable}.{key}", f"{name}.{key}", None)
+        for base in value.__mro__ if isinstance(value, type) else (value,):
+            if is_trusted(base):
+                continue
+            bound = self._source.bind(base)
+            for key, held in list(vars(base).items()):
+                path = f"{bound}.__dict__[{key!r}]"
+                if key in self._filter or (key.startswith("__") and isinstance(value, type)):
+                    for accessor, function in functions_of(held):
+                        self.visit(function, path + accessor, f"{name}.{key}", None)
+                is_data = not any(functions_of(held)) and not isinstance(held, property | staticmethod | classmethod)
+                if key in self._filter and is_data and not key.startswith("__"):
+                    self.visit(held, path, f"{name}.{key}", (base, key, True))
 
-    # Building the source of `fetch`.
+    # Attributes.
 
-    def _code(self, function: types.FunctionType) -> None:
-        self.mentioned |= attribute_names(function.__code__)
+    def _attributes(self, value: Any, variable: str, name: str) -> None:
+        """What code mentions of an object: its own attributes, its methods, and the data of its class."""
+        cls = type(value)
+        for base, key, path, method in methods(cls, self._filter):
+            if is_trusted(base):
+                self.mentioned |= attribute_names(method.__code__)
+            else:
+                self.visit(method, f"{self._source.bind(base)}.__dict__[{key!r}]{path}", f"{base.__name__}.{key}", None)
+        unspelled = bool(self._filter & UNSPELLED) and not is_trusted(cls)
+        self._state(value, variable, name, everything=unspelled or isinstance(value, RECORDS))
+        for base, key, held in data_of_class(cls, sorted(self._filter & set(dir(cls)) - state_of(value).keys())):
+            path = f"{self._source.bind(base)}.__dict__[{key!r}]"
+            self.visit(held, path, f"{name}.{key}", (base, key, True))
 
-    def _bind(self, value: Any) -> str:
-        name = f"c{len(self._globals)}"
-        self._globals[name] = value
-        return name
-
-    def _require(self, condition: str) -> None:
-        self._lines.append(f"if not ({condition}): return None")
-
-    def _same_type(self, value: Any, variable: str) -> None:
-        self._require(f"type({variable}) is {self._bind(type(value))}")
-
-    def compile(self) -> Callable[[Sequence[Any]], Sequence[Tensor] | None]:
-        found = ", ".join(self._variables[i] for i in self.tensors)
-        self._lines.insert(0, f"if len(roots) != {self._roots}: return None")
-        body = "\n        ".join(self._lines)
-        source = (
-            f"def fetch(roots):\n    try:\n        {body}\n        return [{found}]\n"
-            "    except (AttributeError, IndexError, KeyError, TypeError, ValueError):\n        return None\n"
-        )
-        exec(compile(source, "<aotkit captures>", "exec"), self._globals)
-        return self._globals["fetch"]  # type: ignore[no-any-return]
-
-
-def package_of(obj: Any) -> str:
-    """The top-level package in which a class, function or module is defined."""
-    module = obj.__name__ if isinstance(obj, types.ModuleType) else getattr(obj, "__module__", None)
-    return (module or "__main__").partition(".")[0]
-
-
-def _slots(cls: type) -> list[str]:
-    """Attributes that objects of this class keep outside of `__dict__`."""
-    declared = (vars(base).get("__slots__", ()) for base in cls.__mro__ if package_of(base) not in _TRUSTED)
-    names = [name for slots in declared for name in ([slots] if isinstance(slots, str) else slots)]
-    return [name for name in names if name not in ("__dict__", "__weakref__")]
+    def _state(self, value: Any, variable: str, name: str, *, everything: bool) -> None:
+        """The `__dict__` of an object: those of its attributes that code mentions, and that there are no others."""
+        state = state_of(value)
+        if not state and not hasattr(value, "__dict__"):
+            return
+        self.containers.append((name, state))
+        self._source.require(f"{variable}.__dict__.keys() == {self._source.bind(frozenset(state))}")
+        prefix = f"{name}." if name else ""
+        for key in list(state):
+            if key in _MODULE_STATE and isinstance(value, nn.Module):
+                continue
+            if everything or key in self._filter or key in ("forward", "__wrapped__"):
+                self.visit(state[key], f"{variable}.__dict__[{key!r}]", f"{prefix}{key}", (state, key, False))
 
 
-def _is_inert(value: Any) -> bool:
-    """Whether an object that cannot be looked into matters by its identity alone: a built-in function, a logger."""
-    if isinstance(value, collections.abc.Iterator | bytearray | memoryview | array.array | random.Random):
-        return False
-    return package_of(type(value)) in _TRUSTED and package_of(type(value)) != "numpy"
+def _is_key(value: Any) -> bool:
+    """Whether a member of a set or a key of a dict can be compared: a constant, or a class."""
+    return is_constant(value) or isinstance(value, type)
 
 
-def _class_data(cls: type, key: str) -> Any:
-    for base in cls.__mro__:
-        if key in vars(base):
-            return vars(base)[key] if package_of(base) not in _TRUSTED else NotImplemented
-    return NotImplemented
+def _has_state(value: Any) -> bool:
+    return bool(slot_names(type(value))) or bool(state_of(value)) or hasattr(value, "__dict__")

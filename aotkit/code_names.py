@@ -2,6 +2,7 @@
 
 import dis
 import functools
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 from torch import nn
 
 # Names through which code can read any attribute without spelling it.
-UNSPELLED = frozenset({"getattr", "vars", "__dict__", "__getattribute__"})
+UNSPELLED = frozenset(
+    {"getattr", "vars", "__dict__", "__getattribute__", "attrgetter", "asdict", "astuple", "getmembers", "eval", "exec"}
+)
 
 
 @functools.cache
@@ -19,14 +22,28 @@ def global_names(code: types.CodeType) -> frozenset[str]:
     return frozenset(i.argval for c in nested(code) for i in dis.get_instructions(c) if i.opname in ops)
 
 
+def imported_modules(code: types.CodeType) -> list[types.ModuleType]:
+    """Modules that this code imports when it runs, as far as they are loaded."""
+    names = (i.argval for c in nested(code) for i in dis.get_instructions(c) if i.opname == "IMPORT_NAME")
+    return [sys.modules[name] for name in names if name in sys.modules]
+
+
 @functools.cache
 def attribute_names(code: types.CodeType) -> frozenset[str]:
-    """Attributes that this code may read: every name it uses, and every string in it that could be a name."""
+    """Attributes that this code may read: every name it uses, and every string in it that could be names."""
     found: set[str] = set()
     for c in nested(code):
         found.update(c.co_names)
-        found.update(s for s in c.co_consts if isinstance(s, str) and s.isidentifier())
+        found.update(_spelled(c.co_consts))
     return frozenset(found)
+
+
+def _spelled(constant: Any) -> Iterator[str]:
+    if isinstance(constant, str):
+        yield from (part for part in constant.split(".") if part.isidentifier())
+    elif isinstance(constant, tuple | frozenset):
+        for item in constant:
+            yield from _spelled(item)
 
 
 def nested(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -37,25 +54,30 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from nested(constant)
 
 
-def methods(cls: type, mentioned: set[str]) -> Iterator[types.FunctionType]:
-    """The methods of `cls` that code mentioning these names may run: special ones, `forward`, and those named."""
+def methods(cls: type, mentioned: set[str]) -> Iterator[tuple[type, str, str, types.FunctionType]]:
+    """The methods of `cls` that code mentioning these names may run: special ones, `forward`, and those named.
+
+    Yields (base class, name, path from the class's attribute to the function, function).
+    """
     for base in cls.__mro__:
         if base in (nn.Module, object):
             continue
-        for name, attribute in vars(base).items():
+        for name, attribute in list(vars(base).items()):
             implicit = name == "forward" or (name.startswith("__") and name not in ("__init__", "__new__"))
             if implicit or name in mentioned:
-                yield from _functions_of(attribute)
+                for path, function in functions_of(attribute):
+                    yield base, name, path, function
 
 
-def _functions_of(attribute: Any) -> Iterator[types.FunctionType]:
+def functions_of(attribute: Any) -> Iterator[tuple[str, types.FunctionType]]:
+    """(path, function) of the Python functions in a class attribute."""
     match attribute:
         case types.FunctionType():
-            yield attribute
+            yield "", attribute
         case staticmethod() | classmethod():
-            yield from _functions_of(attribute.__func__)
+            yield from ((f".__func__{path}", f) for path, f in functions_of(attribute.__func__))
         case property():
-            for accessor in (attribute.fget, attribute.fset):
-                yield from _functions_of(accessor)
+            for accessor in ("fget", "fset"):
+                yield from ((f".{accessor}{path}", f) for path, f in functions_of(getattr(attribute, accessor)))
         case functools.cached_property():
-            yield from _functions_of(attribute.func)
+            yield from ((f".func{path}", f) for path, f in functions_of(attribute.func))

@@ -4,10 +4,10 @@ The flow of a call, in `CompiledFunction`: bring the arguments into canonical fo
 them; if there is none, trace, partition, compile and check one. Whatever a graph cannot stand for runs eagerly.
 """
 
+import dataclasses
 import functools
 import inspect
 import shutil
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
@@ -18,12 +18,14 @@ from aotkit import aot
 from aotkit.arguments import Arguments, Parameters, flatten
 from aotkit.captures import Captures, EagerOnly, find_captures
 from aotkit.checker import CheckReport
+from aotkit.copies import Outcome
 from aotkit.dynamo import DynamoFunction
 from aotkit.entry import Entry, Recipe, Signature, outcome_in_eager
-from aotkit.errors import AotkitError, EagerFallbackWarning, TraceError
+from aotkit.errors import AotkitError, TraceError, warn_of_fallback
 from aotkit.family import Family
 from aotkit.interfaces import Graphs, Partitioner
 from aotkit.registry import AnyBackend, get_backend, get_partitioner, name_of
+from aotkit.substitution import Progress
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -160,7 +162,7 @@ class CompiledFunction(Generic[P, R]):
         self._on_error = on_error
         self._parameters = Parameters(fn)
         self._families: list[Family] = []
-        self._dynamo = DynamoFunction(self._recipe, check) if capture == "dynamo" else None
+        self._dynamo = DynamoFunction(self._recipe, check, on_error) if capture == "dynamo" else None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling() or aot.why_eager() is not None:
@@ -222,8 +224,11 @@ class CompiledFunction(Generic[P, R]):
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "tuple[Entry | AotkitError, Sequence[Tensor]]":
         """A valid entry and its flat inputs; the error instead of the entry if compiling failed before."""
         arguments = flatten(*self._parameters.canonical(args, kwargs))
+        begun = Progress.begun
+        undisturbed = Progress.ended == begun
         found = self._find(arguments)
-        if found is None:
+        # Another thread that compiles may have put stand-ins where this one looked for captured tensors.
+        if found is None or not undisturbed or Progress.begun != begun:
             with aot.COMPILE_LOCK:
                 found = self._find(arguments) or self._compile(arguments)
         return found
@@ -256,15 +261,19 @@ class CompiledFunction(Generic[P, R]):
     def _try_entry(self, signature: Signature) -> "Entry | AotkitError":
         try:
             want = outcome_in_eager(signature) if self._check else None
-            entry = Entry(self._recipe, signature, ran_in_eager=want is not None)
-            if want is not None:
-                entry.check(self._recipe, signature, want)
+            if self._recipe.dynamic:
+                try:
+                    return _new_entry(self._recipe, signature, want)
+                except AotkitError:  # perhaps because of the sizes that were left open
+                    fixed = _new_entry(dataclasses.replace(self._recipe, dynamic=False), signature, want)
+                    fixed.fix_sizes(signature.tensors)
+                    return fixed
+            return _new_entry(self._recipe, signature, want)
         except AotkitError as e:
             if self._on_error == "raise":
                 raise
-            warnings.warn(f"{self._recipe.name!r} runs eagerly: {e}", EagerFallbackWarning, stacklevel=5)
+            warn_of_fallback(self._recipe.name, e)
             return e
-        return entry
 
     def _family(self, captures: Captures, roots: Sequence[Any], signature: Signature) -> "Family":
         for family in self._families:
@@ -293,6 +302,13 @@ class BoundFunction:
     def report(self, *args: Any, **kwargs: Any) -> CheckReport:
         """The verdict of the check for a call with these arguments."""
         return self._compiled.report(self.__self__, *args, **kwargs)
+
+
+def _new_entry(recipe: Recipe, signature: Signature, want: Outcome | None) -> Entry:
+    entry = Entry(recipe, signature, ran_in_eager=want is not None)
+    if want is not None:
+        entry.check(recipe, signature, want)
+    return entry
 
 
 def _root_name(fn: Callable[..., Any]) -> str:

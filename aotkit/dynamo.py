@@ -9,7 +9,7 @@ from torch.fx import GraphModule
 
 from aotkit import aot, checker
 from aotkit.copies import run_on_copies
-from aotkit.errors import TraceError
+from aotkit.errors import AotkitError, TraceError, warn_of_fallback
 from aotkit.interfaces import Graphs
 
 # Filled while `DynamoFunction.graphs` runs: the graphs of every captured piece that the call ran.
@@ -19,9 +19,9 @@ _visited: contextvars.ContextVar[list[Graphs] | None] = contextvars.ContextVar("
 class DynamoFunction:
     """A function that Dynamo captures, in one piece or several, each compiled by one recipe."""
 
-    def __init__(self, recipe: Any, check: bool) -> None:
+    def __init__(self, recipe: Any, check: bool, on_error: str) -> None:
         self._name = recipe.name
-        self._call = aot.dynamo_compile(recipe.fn, CapturedCompiler(recipe, check), recipe.dynamic)
+        self._call = aot.dynamo_compile(recipe.fn, CapturedCompiler(recipe, check, on_error), recipe.dynamic)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(*args, **kwargs)
@@ -46,12 +46,26 @@ class DynamoFunction:
 class CapturedCompiler:
     """A `torch.compile` backend: compiles one captured graph by a recipe, and checks it on its first run."""
 
-    def __init__(self, recipe: Any, check: bool) -> None:
+    def __init__(self, recipe: Any, check: bool, on_error: str = "raise") -> None:
         self._recipe = recipe
         self._check = check
+        self._on_error = on_error
         self.__name__ = f"aotkit_{recipe.backend_name}_{recipe.partition_name}"
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+        try:
+            return self._compile(gm, example_inputs)
+        except AotkitError as e:
+            self._fall_back(e)
+            return aot.uncompiled_graph(gm).forward
+
+    def _fall_back(self, error: AotkitError) -> None:
+        """Warn that the graph runs eagerly, if that is what the user wants."""
+        if self._on_error == "raise":
+            raise error
+        warn_of_fallback(self._recipe.name, error)
+
+    def _compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> "_CapturedGraph":
         pipeline = self._recipe.pipeline()
         with aot.COMPILE_LOCK:
             compiled = aot.compile_captured(aot.copy_graph(gm), example_inputs, **pipeline.keywords())
@@ -61,29 +75,42 @@ class CapturedCompiler:
         unused = aot.unused_gradients(pipeline.gradient_uses, compiled)
 
         def run(*inputs: Any) -> Sequence[Any]:
+            before = aot.nodes_of(inputs)
             results = compiled.call(*inputs)
             if graphs.backward is not None:
                 mutated = [inputs[i] for i in compiled.mutated]
-                aot.watch_backward([*results, *mutated], self._recipe.name, unused)
+                aot.watch_backward([*results, *mutated], before, self._recipe.name, unused)
             return results
 
-        return _CapturedGraph(run, gm, graphs, self._recipe.subject if self._check else None)
+        return _CapturedGraph(run, gm, graphs, self._recipe.subject if self._check else None, self._fall_back)
 
 
 class _CapturedGraph:
     """Runs one compiled piece; compares it with its own eager run the first time."""
 
-    def __init__(self, run: Callable[..., Sequence[Any]], gm: GraphModule, graphs: Graphs, subject: str | None) -> None:
+    def __init__(
+        self,
+        run: Callable[..., Sequence[Any]],
+        gm: GraphModule,
+        graphs: Graphs,
+        subject: str | None,
+        fall_back: Callable[[AotkitError], None],
+    ) -> None:
         self._run = run
-        self._gm = gm
+        self._gm = aot.uncompiled_graph(gm)
         self._graphs = graphs
         self._subject = subject
+        self._fall_back = fall_back
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
         if (visited := _visited.get()) is not None:
             visited.append(self._graphs)
         if self._subject is not None:
-            self._compare(inputs)
+            try:
+                self._compare(inputs)
+            except AotkitError as e:
+                self._fall_back(e)
+                self._run = self._gm
             self._subject = None
         return self._run(*inputs)
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from aotkit import aot, checker
 from aotkit.aot import pytree
 from aotkit.arguments import Arguments, is_size
 from aotkit.captures import Walk
 from aotkit.checker import CheckReport
-from aotkit.constants import CONSTANT_TYPES
+from aotkit.constants import is_constant
 from aotkit.copies import run_on_copies
 from aotkit.errors import AotkitError, TraceError
 from aotkit.inspection import recording_source, user_line
@@ -70,12 +70,14 @@ class Signature:
 
     def run(self, doing: str, tensors: Sequence[Any]) -> Any:
         """Run the function with `tensors` in the places of `self.tensors`."""
+        tensors = self._stand_ins(tensors)
         n = len(self._arguments.tensors)
         captured = self._walk.tensors
         args, kwargs = self._arguments.rebuild(tensors[:n])
         before = pytree.tree_flatten((args, kwargs))
         replacements = dict(zip(captured, tensors[n:], strict=True))
-        with substituted(self._walk.slots, self._walk.containers, replacements, doing):
+        walk = self._walk
+        with substituted(walk.slots, walk.containers, walk.caches, replacements, doing):
             outputs = self._fn(*args, **kwargs)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         if spec != before[1] or any(a is not b for a, b in zip(leaves, before[0], strict=True)):
@@ -85,6 +87,16 @@ class Signature:
             )
         return outputs
 
+    def _stand_ins(self, tensors: Sequence[Any]) -> list[Any]:
+        """The tensors to run with: one for each input that is one tensor, parameters where parameters are."""
+        first: dict[int, Any] = {}
+        for original, given in zip(self.tensors, tensors, strict=True):
+            if first.setdefault(id(original), given) is given and given is not original:
+                vars(given).update(vars(original))
+                if isinstance(original, nn.Parameter):
+                    given._is_param = True  # makes isinstance(given, nn.Parameter) true
+        return [first[id(original)] for original in self.tensors]
+
 
 class Entry:
     """A compiled function for one signature.
@@ -92,9 +104,10 @@ class Entry:
     Attributes:
         graphs: what was compiled.
         report: the verdict of the check, if there was one.
+        identities: which inputs are the same tensor.
         pattern: the memory sharing among the inputs that it is valid for, or None if any will do.
         offsets: whether that includes where in its storage each input begins.
-        guard: for `dynamic=True`, the shape conditions.
+        guard: for `dynamic=True`, the conditions on sizes and strides.
     """
 
     def __init__(self, recipe: Recipe, signature: Signature, *, ran_in_eager: bool) -> None:
@@ -102,10 +115,11 @@ class Entry:
         outputs = _Outputs()
         pipeline = recipe.pipeline()
 
-        reads = aot.OffsetReads()
+        reads = aot.TensorReads()
 
         def flat(*tensors: Any) -> list[Any]:
             with recording_source(), reads, aot.no_other_randomness(recipe.name):
+                reads.inputs = {id(t) for t in tensors}
                 return outputs.flatten(signature.run("traced", tensors))
 
         with _explained(recipe, signature, ran_in_eager), aot.random_state():
@@ -117,14 +131,22 @@ class Entry:
         self.graphs = pipeline.graphs
         self.graphs.input_names = tuple(signature.names)
         self.report: CheckReport | None = None
-        self.offsets = reads.seen
+        self.offsets = reads.offsets
+        self.identities = aot.identity_pattern(signature.tensors)
         shared = aot.memory_pattern(signature.tensors, self.offsets)
         self.pattern: Hashable = shared if shared or self._compiled.mutated else None
         self.guard = self._compiled.guard
         self._unused = aot.unused_gradients(pipeline.gradient_uses, self._compiled)
 
+    def fix_sizes(self, tensors: Sequence[Tensor]) -> None:
+        """Be valid for the sizes and strides of these tensors only."""
+        wanted = [aot.tensor_key(t) for t in tensors]
+        self.guard = lambda others: [aot.tensor_key(t) for t in others] == wanted
+
     def accepts(self, tensors: Sequence[Tensor]) -> bool:
         """Whether it is valid for tensors whose types, shapes and strides fit already."""
+        if self.identities != aot.identity_pattern(tensors):
+            return False
         if self.pattern is not None and self.pattern != aot.memory_pattern(tensors, self.offsets):
             return False
         return self.guard is None or self.guard(tensors)
@@ -134,10 +156,11 @@ class Entry:
         compiled = self._compiled
         if compiled.leaf_mutated and torch.is_grad_enabled():
             aot.refuse_leaf_mutation([tensors[i] for i in compiled.leaf_mutated])
+        before = aot.nodes_of(tensors)
         results = compiled.call(*tensors)
         if self.graphs.backward is not None:
             mutated = [tensors[i] for i in compiled.mutated]
-            aot.watch_backward([*results, *mutated], self._name, self._unused)
+            aot.watch_backward([*results, *mutated], before, self._name, self._unused)
         return self._outputs.rebuild(results)
 
     def check(self, recipe: Recipe, signature: Signature, want: Any) -> None:
@@ -166,7 +189,7 @@ class _Outputs:
             if aot.is_traced(leaf):
                 self._leaves.append(_COMPUTED)
                 computed.append(leaf)
-            elif isinstance(leaf, CONSTANT_TYPES):
+            elif is_constant(leaf):
                 self._leaves.append(leaf)
             elif isinstance(leaf, Tensor):
                 raise TraceError(

@@ -1,5 +1,8 @@
 """What can go wrong. Every message says what was asked, what was found, and what to do next."""
 
+import inspect
+import warnings
+
 
 class AotkitError(Exception):
     """Base class of every error that aotkit raises on purpose."""
@@ -35,3 +38,20 @@ class UnsupportedError(AotkitError, RuntimeError):
 
 class EagerFallbackWarning(UserWarning):
     """Compilation failed and `on_error="eager"` made the function run uncompiled."""
+
+
+class RecompilationWarning(UserWarning):
+    """A function compiles again and again, for inputs that are different each time."""
+
+
+def warn_of_fallback(name: str, error: AotkitError) -> None:
+    """Tell that a function runs uncompiled."""
+    warn_user(f"{name!r} runs eagerly: {error}", EagerFallbackWarning)
+
+
+def warn_user(message: str, category: type[Warning]) -> None:
+    """Warn at the line that called into aotkit and torch."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("aotkit", "torch"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level + 1)

@@ -1,6 +1,8 @@
 """Compiled modules: the same module, with its own state, whose `forward` is compiled."""
 
 import copy
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -16,13 +18,6 @@ class CompiledModule(nn.Module):
     _compiled: CompiledFunction[..., Any]
     _original: type[nn.Module]
     _options: dict[str, Any]
-
-    # A property, so that it wins over a `forward` in the module's own attributes.
-    @property
-    def forward(self) -> CompiledFunction[..., Any]:  # type: ignore[override]
-        """The compiled forward."""
-        compiled: CompiledFunction[..., Any] = self._compiled
-        return compiled
 
     def graphs(self, *args: Any, **kwargs: Any) -> Graphs:
         """The graphs that a call with these arguments runs; compiles them if need be."""
@@ -56,11 +51,22 @@ def compile_module(module: nn.Module, options: dict[str, Any]) -> nn.Module:
     forward = CompiledFunction(module.forward, **options)
     # Compiled functions are descriptors; this one is bound already.
     namespace = {"_compiled": staticmethod(forward), "_original": cls, "_options": options}
+    # Other tracers want a function there; only a property wins over a `forward` in the module's own attributes.
+    own = "forward" in module.__dict__
+    namespace["forward"] = property(lambda self: forward) if own else _method(forward, cls.forward)
     bases = (CompiledModule, cls)
     compiled_class: Any = type(cls)(f"Compiled{cls.__name__}", bases, {**namespace, "__module__": cls.__module__})
     compiled: Any = object.__new__(compiled_class)
     compiled.__dict__ = module.__dict__
     return compiled  # type: ignore[no-any-return]
+
+
+def _method(compiled: CompiledFunction[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return compiled(*args, **kwargs)
+
+    return forward
 
 
 def uncompiled(module: CompiledModule) -> nn.Module:

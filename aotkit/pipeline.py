@@ -60,6 +60,7 @@ class Pipeline:
         with self._blame(f"partitioner {self._new_graphs.keywords['partition']!r}", "joint", self._joint):
             parts = self._partition(joint, joint_inputs, **kwargs)
             forward, backward = self._two_graphs(parts)
+            _same_saved_values(forward, backward, kwargs["num_fwd_outputs"], len(joint_inputs[1]))
         copy_saved_mutated_inputs(forward, kwargs["num_fwd_outputs"])
         self._backward = copy_graph(backward)
         return forward, backward
@@ -152,6 +153,18 @@ def _boxed(run: Callable[..., Any]) -> Callable[[list[Any]], Sequence[Any]]:
     return call
 
 
+def _same_saved_values(forward: GraphModule, backward: GraphModule, num_fwd_outputs: int, tangents: int) -> None:
+    saved = len(_results(forward)) - num_fwd_outputs
+    # torch adds inputs for the states of CUDA generators after partitioning, and for the order of effects before.
+    added = ("bwd_rng_state", "tangents_token")
+    inputs = [n for n in backward.graph.find_nodes(op="placeholder") if not n.name.startswith(added)]
+    if len(inputs) != saved + tangents:
+        raise CompileError(
+            f"its forward graph saves {saved} values and there are {tangents} tangents, but its backward graph takes "
+            f"{len(inputs)} inputs"
+        )
+
+
 def _results(gm: GraphModule) -> Sequence[Any]:
     (output,) = gm.graph.find_nodes(op="output")
     return output.args[0]  # type: ignore[no-any-return]
@@ -165,11 +178,11 @@ def _checked_once(
 
     def call(args: list[Any]) -> Sequence[Any]:
         nonlocal promised
-        if promised is None:
+        if (expected := promised) is None:  # another thread may set it meanwhile
             return run(args)
         with blame():
             results = run(args)
-            _compare(results, promised)
+            _compare(results, expected)
         promised = None
         return results
 

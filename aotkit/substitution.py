@@ -14,6 +14,20 @@ from aotkit.errors import TraceError
 CACHES = {nn.RNNBase: ("_flat_weights", "_flat_weight_refs")}
 
 
+class Progress:
+    """Counts substitutions: while one is under way, other threads must not look for captured tensors."""
+
+    begun = 0
+    ended = 0
+
+
+class _Missing:
+    """Stands for no value at all."""
+
+
+MISSING = _Missing()
+
+
 class Slot(NamedTuple):
     """A place in which a function finds a value.
 
@@ -30,28 +44,41 @@ class Slot(NamedTuple):
 
     def put(self, value: Any) -> None:
         """Put another value there."""
-        if self.is_attribute:
-            is_cell = isinstance(self.container, types.CellType)
-            (setattr if is_cell else object.__setattr__)(self.container, self.key, value)  # frozen dataclasses too
+        if value is MISSING:
+            self._clear()
+        elif self.is_attribute:
+            is_own = isinstance(self.container, types.CellType | types.ModuleType | types.FunctionType | type)
+            (setattr if is_own else object.__setattr__)(self.container, self.key, value)  # frozen dataclasses too
         elif isinstance(self.container, dict):  # a subclass may do something else in its own methods
             dict.__setitem__(self.container, self.key, value)
         else:
             self.container[self.key] = value
 
+    def _clear(self) -> None:
+        if self.is_attribute:
+            delattr(self.container, self.key)
+        else:
+            del self.container[self.key]
+
     def get(self) -> Any:
-        """What is there now; the slot itself if nothing is."""
+        """What is there now; MISSING if nothing is."""
         try:
             if self.is_attribute:
-                return getattr(self.container, self.key)
+                is_class = isinstance(self.container, type)
+                return vars(self.container)[self.key] if is_class else getattr(self.container, self.key)
             get = dict.__getitem__ if isinstance(self.container, dict) else type(self.container).__getitem__
             return get(self.container, self.key)
         except (AttributeError, IndexError, KeyError, ValueError):
-            return self
+            return MISSING
 
 
 @contextmanager
 def substituted(
-    slots: Sequence[Slot], containers: Sequence[tuple[str, Any]], replacements: Mapping[int, Tensor], doing: str
+    slots: Sequence[Slot],
+    containers: Sequence[tuple[str, Any]],
+    caches: Sequence[Any],
+    replacements: Mapping[int, Tensor],
+    doing: str,
 ) -> Iterator[None]:
     """Put `replacements[id(tensor)]` in the place of each tensor for a while.
 
@@ -59,32 +86,39 @@ def substituted(
 
     Args:
         containers: named dicts, lists, deques and sets that the function may change.
+        caches: functions with `functools.cache`; emptied before and after, as they would keep the wrong tensors.
         doing: what is done with the function meanwhile, for the message.
 
     Raises:
         TraceError: the function assigned something; a compiled graph could not repeat that.
     """
     before = [_copy(container) for _, container in containers]
-    for slot in slots:
-        if (new := _replace(slot.value, replacements)) is not slot.value:
-            slot.put(new)
-    between = [_copy(container) for _, container in containers]
-    placed = [slot.get() for slot in slots]
+    Progress.begun += 1
     changed = None
     try:
+        for cache in caches:
+            cache.cache_clear()
+        for slot in slots:
+            if (new := _replace(slot.value, replacements)) is not slot.value:
+                slot.put(new)
+        between = [_copy(container) for _, container in containers]
+        placed = [slot.get() for slot in slots]
         yield
-    finally:
         for slot, was in zip(slots, placed, strict=True):
             if slot.get() is not was and not _is_cache(slot.name):
                 changed = changed or slot.name
         for (name, container), was in zip(containers, between, strict=True):
             changed = changed or _difference(name, container, was)
+    finally:
         for (_, container), was in zip(containers, before, strict=True):
             if not _identical(container, was):
                 _restore(container, was)
         for slot in slots:
             if slot.get() is not slot.value:
                 slot.put(slot.value)
+        for cache in caches:
+            cache.cache_clear()
+        Progress.ended += 1
     if changed:
         raise TraceError(
             f"the function changes {changed!r} while it is {doing}; a compiled graph would not repeat that. "

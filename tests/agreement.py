@@ -15,19 +15,26 @@ def agrees(scenario: Any = None, /, **expected: Any) -> Any:
     """Make a test of a generator function that gets `compile` and yields whatever a user would look at.
 
     It runs once with a `compile` that returns the function itself and once with aotkit's, with and without the check.
+    If it takes the `order`, 1 or -1, in which it goes through a table, one order is checked and the other is not.
     A function that it yields is called; when it raises, the type of the exception is compared. `expected` are the
     keywords of `compare`. The other parameters of `scenario` are the test's.
     """
     if scenario is None:
         return lambda s: agrees(s, **expected)
 
-    def test(check: bool, **parameters: Any) -> None:
+    own = list(inspect.signature(scenario).parameters)[1:]
+    both_ways = "order" in own
+
+    def test(**parameters: Any) -> None:
+        check = parameters["order"] == 1 if both_ways else parameters.pop("check")
         compare(lambda compile: scenario(compile, **parameters), check, **expected)
 
-    names = ["check", *list(inspect.signature(scenario).parameters)[1:]]
+    names = own if both_ways else ["check", *own]
     test.__signature__ = inspect.Signature([inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in names])  # type: ignore[attr-defined]
     test.__name__, test.__doc__, test.__module__ = scenario.__name__, scenario.__doc__, scenario.__module__
     test.pytestmark = getattr(scenario, "pytestmark", [])  # type: ignore[attr-defined]
+    if both_ways:
+        return pytest.mark.parametrize("order", [1, -1], ids=["checked", "backwards"])(test)
     return pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])(test)
 
 

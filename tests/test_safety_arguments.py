@@ -38,7 +38,6 @@ def test_shape(compile, grad, shapes):
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.uint8, torch.int32]
 
 
-@pytest.mark.parametrize("order", [1, -1])
 @agrees(graphs=len(DTYPES))
 def test_dtype(compile, order):
     f = compile(lambda x: (x.to(torch.float32), torch.ones(3, dtype=x.dtype) + x, x * 2))
@@ -46,7 +45,6 @@ def test_dtype(compile, order):
         yield f(torch.tensor([0, 1, 2]).to(dtype))
 
 
-@pytest.mark.parametrize("order", [1, -1])
 @agrees(graphs=4)
 def test_requires_grad(compile, order):
     f = compile(lambda a, b: (a * b).sum())

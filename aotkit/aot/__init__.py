@@ -5,12 +5,13 @@ from typing import Any
 
 from torch.utils import _pytree
 
-from aotkit.aot.backward import gradient_uses, refuse_leaf_mutation, unused_gradients, watch_backward
-from aotkit.aot.dynamo import captured_names, dynamo_backend, dynamo_compile
+from aotkit.aot.backward import gradient_uses, nodes_of, refuse_leaf_mutation, unused_gradients, watch_backward
+from aotkit.aot.dynamo import captured_names, dynamo_backend, dynamo_compile, uncompiled_graph
 from aotkit.aot.environment import (
-    OffsetReads,
+    TensorReads,
     dynamic_key,
     environment,
+    identity_pattern,
     memory_pattern,
     negated,
     no_other_randomness,
@@ -18,6 +19,7 @@ from aotkit.aot.environment import (
     tensor_key,
     why_eager,
     why_eager_tensor,
+    without_saved_tensor_hooks,
 )
 from aotkit.aot.graphs import boxed, copy_graph, copy_saved_mutated_inputs, is_traced, outside_fake_mode, sparse_nodes
 from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
@@ -43,7 +45,7 @@ def pytree_children(spec: Any) -> Sequence[Any]:
 __all__ = [
     "COMPILE_LOCK",
     "Compiled",
-    "OffsetReads",
+    "TensorReads",
     "boxed",
     "captured_names",
     "compile_captured",
@@ -54,6 +56,7 @@ __all__ = [
     "dynamo_compile",
     "environment",
     "gradient_uses",
+    "identity_pattern",
     "is_data_dependent",
     "is_foreign_tensor",
     "is_traced",
@@ -62,6 +65,7 @@ __all__ = [
     "nnc_fuser",
     "nnc_fuses_on_cpu",
     "no_other_randomness",
+    "nodes_of",
     "outside_fake_mode",
     "pytree",
     "pytree_children",
@@ -70,8 +74,10 @@ __all__ = [
     "sparse_nodes",
     "tensor_key",
     "trace",
+    "uncompiled_graph",
     "unused_gradients",
     "watch_backward",
     "why_eager",
     "why_eager_tensor",
+    "without_saved_tensor_hooks",
 ]

@@ -23,7 +23,8 @@ def refuse_leaf_mutation(tensors: Sequence[Tensor]) -> None:
 
 def gradient_uses(joint: GraphModule, num_fwd_outputs: int) -> list[frozenset[int]]:
     """For each gradient that a joint graph computes, the numbers of the tangents that it depends on."""
-    tangents = [n for n in joint.graph.find_nodes(op="placeholder") if "tangents" in n.name]
+    incoming = [n for n in joint.graph.find_nodes(op="placeholder") if "tangents" in n.name]
+    tangents = [n for n in incoming if "tangents_token" not in n.name]  # these order effects, and come last
     reached: dict[Any, frozenset[int]] = {n: frozenset((i,)) for i, n in enumerate(tangents)}
     for node in joint.graph.nodes:
         if node.op not in ("placeholder", "output"):
@@ -32,7 +33,8 @@ def gradient_uses(joint: GraphModule, num_fwd_outputs: int) -> list[frozenset[in
             is_sum = node.target is torch.ops.aten.add.Tensor and any(found) and not all(found)
             reached[node] = frozenset(range(len(tangents))) if is_sum else frozenset().union(*found)
     results = pytree.tree_leaves(joint.graph.output_node().args[0], is_leaf=lambda x: x is None)
-    return [reached.get(gradient, frozenset()) for gradient in results[num_fwd_outputs:]]
+    gradients = results[num_fwd_outputs : len(results) - (len(incoming) - len(tangents))]
+    return [reached.get(gradient, frozenset()) for gradient in gradients]
 
 
 def unused_gradients(uses: Sequence[frozenset[int]], compiled: Compiled) -> Sequence[frozenset[int]] | None:
@@ -49,7 +51,12 @@ def unused_gradients(uses: Sequence[frozenset[int]], compiled: Compiled) -> Sequ
     return [frozenset(compiled.tangents[i] for i in used) for used in uses]
 
 
-def watch_backward(tensors: Sequence[Any], name: str, uses: Sequence[frozenset[int]] | None) -> None:
+def nodes_of(tensors: Sequence[Any]) -> set[Any]:
+    """The autograd nodes that computed these tensors."""
+    return {t.grad_fn for t in tensors if isinstance(t, Tensor) and t.grad_fn is not None}
+
+
+def watch_backward(tensors: Sequence[Any], before: set[Any], name: str, uses: Sequence[frozenset[int]] | None) -> None:
     """Give the backward of one call the behaviour of eager where AOTAutograd's own differs.
 
     It refuses `create_graph=True`, whose gradients would have no graph of their own; and an input whose outputs took
@@ -57,9 +64,10 @@ def watch_backward(tensors: Sequence[Any], name: str, uses: Sequence[frozenset[i
 
     Args:
         tensors: everything that the call returned or mutated.
+        before: the nodes of its inputs, as they were before it.
         uses: from `unused_gradients`.
     """
-    if not torch.is_grad_enabled() or (node := _autograd_node(tensors)) is None:
+    if not torch.is_grad_enabled() or (node := _autograd_node(tensors, before)) is None:
         return
 
     def refuse_second_derivative(_: Any) -> None:
@@ -79,12 +87,12 @@ def watch_backward(tensors: Sequence[Any], name: str, uses: Sequence[frozenset[i
         node.register_hook(drop_unused)
 
 
-def _autograd_node(tensors: Sequence[Any]) -> Any:
+def _autograd_node(tensors: Sequence[Any], before: set[Any]) -> Any:
     """The autograd node of a compiled call, found from its results: views and copies may stand in between."""
-    nodes = [t.grad_fn for t in tensors if isinstance(t, Tensor) and t.grad_fn is not None]
+    nodes = nodes_of(tensors) - before
     for _ in range(4):
         for node in nodes:
             if node.name() == "CompiledFunctionBackward":
                 return node
-        nodes = [following for node in nodes for following, _ in node.next_functions if following is not None]
+        nodes = {n for node in nodes for n, _ in node.next_functions if n is not None} - before
     return None

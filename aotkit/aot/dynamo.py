@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
+from torch.utils.checkpoint import checkpoint
 
-from aotkit.errors import TraceError, UnknownNameError
+from aotkit.aot.graphs import copy_graph
+from aotkit.errors import AotkitError, TraceError, UnknownNameError
 
 # torch's own default is 8.
 MOST_DYNAMO_VARIANTS = 64
@@ -39,7 +41,7 @@ def dynamo_backend(name: str) -> Callable[..., Any]:
 def dynamo_compile(fn: Callable[..., Any], backend: Callable[..., Any], dynamic: bool) -> Callable[..., Any]:
     """`torch.compile` with a backend of ours, and an error where Dynamo would silently give up and run eagerly."""
     from torch._dynamo import config
-    from torch._dynamo.exc import FailOnRecompileLimitHit
+    from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit
 
     def captured(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
@@ -52,6 +54,10 @@ def dynamo_compile(fn: Callable[..., Any], backend: Callable[..., Any], dynamic:
         with config.patch(fail_on_recompile_limit_hit=True, recompile_limit=MOST_DYNAMO_VARIANTS):
             try:
                 return compiled(*args, **kwargs)
+            except BackendCompilerFailed as e:
+                if isinstance(e.inner_exception, AotkitError):
+                    raise e.inner_exception from e.inner_exception.__cause__
+                raise
             except FailOnRecompileLimitHit as e:
                 raise TraceError(
                     f"Dynamo compiled {fn!r} {MOST_DYNAMO_VARIANTS} times, for different arguments each time, and gave "
@@ -59,6 +65,22 @@ def dynamo_compile(fn: Callable[..., Any], backend: Callable[..., Any], dynamic:
                 ) from e
 
     return call
+
+
+def uncompiled_graph(gm: GraphModule) -> GraphModule:
+    """A copy of a graph that Dynamo captured, for running it as it is.
+
+    Dynamo's own checkpoint operator leaves it to the compiler to draw the same random numbers again.
+    """
+    gm = copy_graph(gm)
+    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.tag_activation_checkpoint):
+        node.target = _checkpoint
+    gm.recompile()
+    return gm
+
+
+def _checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return checkpoint(function, *args, **{**kwargs, "use_reentrant": False})
 
 
 def captured_names(gm: GraphModule) -> list[str]:

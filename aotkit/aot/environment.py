@@ -3,13 +3,15 @@
 import random
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
+from aotkit.aot.randomness import watched_generator
 from aotkit.errors import TraceError
 
 
@@ -64,7 +66,10 @@ def _autocast() -> Hashable:
 
 def tensor_key(tensor: Tensor) -> Hashable:
     """What a graph assumes of one input: type, dtype, device, layout, gradient, conjugation, sizes and strides."""
-    return *_static_key(tensor), tensor.shape, tensor.stride()
+    try:
+        return *_static_key(tensor), tensor.shape, tensor.stride()
+    except RuntimeError:  # some sparse and nested layouts have none; no entry is ever made for those
+        return None
 
 
 def dynamic_key(tensor: Tensor) -> Hashable:
@@ -81,9 +86,17 @@ def why_eager_tensor(tensor: Tensor) -> str | None:
     """Why this input cannot enter a compiled graph."""
     if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
         return f"an input is a {type(tensor).__name__}, a tensor subclass"
+    if vars(tensor) and not isinstance(tensor, nn.Parameter | nn.Buffer) and not hasattr(tensor, "_is_param"):
+        return f"an input has the Python attributes {', '.join(vars(tensor))}"
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         return f"an input is quantized, without data or of layout {tensor.layout}: not a plain strided tensor"
     return None
+
+
+def identity_pattern(tensors: Sequence[Tensor]) -> Hashable:
+    """Which inputs are the same tensor; () if none are."""
+    ids = [id(t) for t in tensors]
+    return () if len(set(ids)) == len(ids) else tuple(map(ids.index, ids))
 
 
 def memory_pattern(tensors: Sequence[Tensor], offsets: bool = False) -> Hashable:
@@ -106,23 +119,37 @@ def memory_pattern(tensors: Sequence[Tensor], offsets: bool = False) -> Hashable
     return begins, shared
 
 
-class OffsetReads(TorchFunctionMode):
-    """Notes whether a function asks where in its storage a tensor begins, which most inputs should not be held to.
+class TensorReads(TorchFunctionMode):
+    """Watches what a traced function asks about its inputs that a graph does not hold.
 
     Attributes:
-        seen: whether it does.
+        inputs: ids of the tensors that stand for the inputs.
+        offsets: whether the function asks where in its storage a tensor begins. Most inputs are slices of something,
+            and should not be held to that.
     """
 
-    _READERS = frozenset({Tensor.storage_offset, Tensor.as_strided, torch.as_strided, Tensor.as_strided_})
+    _OFFSETS = frozenset({Tensor.storage_offset, Tensor.as_strided, torch.as_strided, Tensor.as_strided_})
+    _STATE = frozenset(
+        {getattr(Tensor, name).__get__ for name in ("grad", "grad_fn", "is_leaf", "_base", "_version")}
+        | {Tensor._is_view, Tensor.requires_grad_, Tensor.retain_grad, Tensor.register_hook}
+    )
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen = False
+        self.inputs: set[int] = set()
+        self.offsets = False
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        self.seen = self.seen or func in self._READERS
+        self.offsets = self.offsets or func in self._OFFSETS
+        is_set = getattr(func, "__name__", "") == "__set__"
+        if (is_set or func in self._STATE) and args and id(args[0]) in self.inputs:
+            what = getattr(getattr(func, "__self__", func), "__name__", "an attribute")
+            raise TraceError(
+                f"the function {'assigns' if is_set else 'uses'} {what!r} of an input, which belongs to the tensor of "
+                "one call and not to a graph. Do that outside of the compiled function."
+            )
         return func(*args, **(kwargs or {}))
 
 
@@ -142,14 +169,17 @@ def random_state() -> Iterator[None]:
 
 @contextmanager
 def no_other_randomness(name: str) -> Iterator[None]:
-    """Refuse a function that does with random generators what a graph cannot do.
+    """Refuse a function that does with random generators, or with global switches, what a graph cannot do.
 
     Raises:
-        TraceError: it draws from Python's or NumPy's generator, or it seeds torch's.
+        TraceError: it draws from Python's or NumPy's generator, seeds torch's or sets its state, or leaves a switch
+            such as the default dtype changed.
     """
     before = repr(_other_random_states())
     seed = torch.initial_seed()
-    yield
+    switches = environment()[1:]
+    with watched_generator() as generator:
+        yield
     if repr(_other_random_states()) != before:
         raise TraceError(
             f"{name!r} draws random numbers from Python's or NumPy's generator; a compiled graph would repeat the "
@@ -157,11 +187,32 @@ def no_other_randomness(name: str) -> Iterator[None]:
         )
     if torch.initial_seed() != seed:
         raise TraceError(f"{name!r} seeds torch's random generator; a compiled graph would not. Seed outside of it.")
+    if generator.was_set:
+        raise TraceError(
+            f"{name!r} sets the state of torch's random generator (set_rng_state, fork_rng); a compiled graph would "
+            "not. Do that outside of it, or use capture='dynamo', which splits the function there."
+        )
+    if environment()[1:] != switches:
+        raise TraceError(SWITCHED.format(repr(name)))
+
+
+SWITCHED = (
+    "{} leaves a global switch of torch changed: the default dtype or device, autocast, determinism, the precision of "
+    "matrix products, or which kernels attention, cuDNN or oneDNN may use. A compiled graph would not. Set it outside."
+)
 
 
 def _other_random_states() -> list[Any]:
     numpy = sys.modules.get("numpy")
     return [random.getstate(), *([numpy.random.get_state()] if numpy is not None else [])]
+
+
+def without_saved_tensor_hooks() -> AbstractContextManager[Any]:
+    """Keep the caller's hooks for saved tensors, if there are any, from what runs inside."""
+    # Not always: functorch refuses any hooks, and the caller may have disabled them.
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        return nullcontext()
+    return saved_tensors_hooks(lambda t: t, lambda t: t)
 
 
 def negated(tensor: Tensor) -> Tensor:

@@ -111,13 +111,16 @@ def _aot(module: nn.Module, example_inputs: Sequence[Any], **compilers: Any) -> 
 @contextmanager
 def _settings() -> Iterator[None]:
     from torch._functorch import config
+    from torch._inductor import config as inductor_config
 
     settings = {
         "donated_buffer": False,  # donated buffers forbid retain_graph
         "force_non_lazy_backward_lowering": True,  # errors of the backward compiler shall show at once
         "unlift_effect_tokens": True,  # an input and output for each effect would confuse Inductor's strides
     }
-    with config.patch(settings):
+    # While a tracing context is active, this tells torch to keep random operators whose results nobody uses: they move
+    # the generator on, so without them all later draws of the program would be others than in eager.
+    with config.patch(settings), inductor_config.patch(fallback_random=True):
         yield
 
 

@@ -1,0 +1,94 @@
+"""What kind of Python object something is, for the walk over what a function captures."""
+
+import argparse
+import array
+import collections
+import collections.abc
+import contextvars
+import io
+import logging
+import os
+import random
+import re
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+# Code of these packages computes from its arguments alone, as far as a graph is concerned.
+TRUSTED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "functorch", "numpy", "aotkit"}
+
+# Objects of the standard library that are nothing but their attributes.
+RECORDS = (
+    types.SimpleNamespace, argparse.Namespace, collections.UserDict, collections.UserList, collections.ChainMap,
+)  # fmt: skip
+
+# Objects that matter by their identity alone.
+INERT = (
+    types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType,
+    types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, logging.Logger,
+    logging.LoggerAdapter, re.Pattern, weakref.ref, type(threading.Lock()), type(threading.RLock()),
+)  # fmt: skip
+
+
+# Objects of the standard library whose contents change and cannot be compared.
+CHANGEABLE = (
+    collections.abc.Iterator, collections.abc.MappingView, types.MappingProxyType, bytearray, memoryview, array.array,
+    random.Random, contextvars.ContextVar, type(os.environ), io.IOBase,
+)  # fmt: skip
+
+
+def package_of(obj: Any) -> str:
+    """The top-level package in which a class, function or module is defined."""
+    if isinstance(obj, types.FunctionType):  # `functools.wraps` copies another function's `__module__`
+        module = obj.__globals__.get("__name__")
+    else:
+        module = obj.__name__ if isinstance(obj, types.ModuleType) else getattr(obj, "__module__", None)
+    return str(module or "__main__").partition(".")[0]
+
+
+def is_trusted(obj: Any) -> bool:
+    """Whether a class, function or module is not the user's."""
+    return package_of(obj) in TRUSTED
+
+
+def is_inert(value: Any) -> bool:
+    """Whether an object that cannot be looked into matters by its identity alone: a built-in function, a logger."""
+    if isinstance(value, INERT) or type(value) is object:
+        return True
+    package = package_of(type(value))
+    if package == "torch":
+        return not isinstance(value, torch.optim.Optimizer)
+    return package in sys.stdlib_module_names and not isinstance(value, CHANGEABLE) and not hasattr(value, "__dict__")
+
+
+def slot_names(cls: type) -> list[str]:
+    """Attributes that objects of this class keep outside of `__dict__`."""
+    declared = (vars(base).get("__slots__", ()) for base in cls.__mro__ if not is_trusted(base))
+    names = [name for slots in declared for name in ([slots] if isinstance(slots, str) else slots)]
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def state_of(value: Any) -> dict[str, Any]:
+    """An object's attributes; {} if it has no `__dict__`."""
+    try:
+        return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
+    except AttributeError:
+        return {}
+
+
+def data_of_class(cls: type, names: Sequence[str]) -> list[tuple[type, str, Any]]:
+    """(base, name, value) of those attributes of a user's class, and its bases, that are plain data."""
+    functions = (types.FunctionType, staticmethod, classmethod, property)
+    found = []
+    for name in names:
+        base = next((b for b in cls.__mro__ if name in vars(b)), object)
+        held = vars(base).get(name)
+        special = name.startswith("__") or isinstance(held, functions) or hasattr(held, "func")
+        if name in vars(base) and not is_trusted(base) and not special:
+            found.append((base, name, held))
+    return found

@@ -1,0 +1,72 @@
+"""Warn when a function compiles again and again, and tell what differs from one time to the next."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from aotkit.constants import is_constant
+from aotkit.errors import RecompilationWarning, warn_user
+from aotkit.substitution import Slot
+
+MANY = 32
+MOST_DIFFERENCES = 3
+MOST_CHARACTERS = 40
+
+Description = Mapping[str, str]
+
+
+class Recompilations:
+    """Counts the compilations of one function; warns once, when there are many."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._count = 0
+        self._last: Description = {}
+
+    def count(self, describe: Callable[[], Description]) -> None:
+        """One more.
+
+        Args:
+            describe: tells of all inputs what they are.
+        """
+        self._count += 1
+        if self._count == MANY - 1:
+            self._last = describe()
+        elif self._count == MANY:
+            last, self._last = self._last, {}
+            warn_user(
+                f"{self._name!r} was compiled {MANY} times, for different inputs each time, which takes time and "
+                f"memory. Between the last two, {_differences(last, describe())}. Pass what changes as a tensor; leave "
+                "sizes open with dynamic=True.",
+                RecompilationWarning,
+            )
+
+
+def describe(names: Sequence[str], values: Sequence[Any], slots: Sequence[Slot]) -> Description:
+    """What each input of a function is, for people.
+
+    Args:
+        names, values: arguments and captured tensors.
+        slots: in which the function finds captured constants.
+    """
+    named = {slot.name: _brief(slot.value) for slot in slots if is_constant(slot.value)}
+    return named | dict(zip(names, map(_brief, values), strict=True))
+
+
+def _differences(last: Description, now: Description) -> str:
+    changed = [f"{name} changed from {last[name]} to {now[name]}" for name in now if last.get(name, now[name]) != now[name]]
+    if not changed:
+        return "an object, a function or a global switch (gradient mode, autocast, ...) changed"
+    more = f" and {len(changed) - MOST_DIFFERENCES} more" if len(changed) > MOST_DIFFERENCES else ""
+    return ", ".join(changed[:MOST_DIFFERENCES]) + more
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, Tensor):
+        gradient = " that requires gradients" if value.requires_grad else ""
+        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {list(value.shape)}{gradient}"
+    if not is_constant(value):
+        return f"the {type(value).__name__} at {id(value):#x}"
+    text = repr(value)
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}..."

@@ -1,0 +1,63 @@
+"""Calls that have to run eagerly: why, and how seldom to look whether that is still so."""
+
+import logging
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+
+from aotkit import aot
+from aotkit.arguments import Arguments
+from aotkit.captures import EagerOnly
+
+# Kinds of calls to remember; a function that is called with ever new constants must not fill the memory.
+MOST_KINDS = 1000
+
+_log = logging.getLogger("aotkit")
+
+
+class EagerVerdicts:
+    """Kinds of calls of one function that had to run eagerly, so that each does not search it for tensors again.
+
+    What a function captures may change, so the search is repeated at the 2nd, 4th, 8th, ... call of a kind.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._known: dict[Hashable, tuple[int, str]] = {}
+        self._logged: set[str] = set()
+
+    def consult(self, arguments: Arguments) -> None:
+        """Nothing if it is time to search.
+
+        Raises:
+            EagerOnly: such calls have to run eagerly, as far as is known.
+        """
+        kind = _kind(arguments)
+        if kind not in self._known:
+            return
+        calls, reason = self._known[kind]
+        self._known[kind] = calls + 1, reason
+        if calls & (calls + 1):
+            raise EagerOnly(reason)
+
+    @contextmanager
+    def learning(self, arguments: Arguments) -> Iterator[None]:
+        """Remember for calls like this one whether what is done inside raises EagerOnly."""
+        kind = _kind(arguments)
+        calls = self._known.pop(kind, (1, ""))[0]
+        try:
+            yield
+        except EagerOnly as e:
+            if len(self._known) >= MOST_KINDS:
+                self._known.clear()
+            self._known[kind] = calls, str(e)
+            raise
+
+    def log(self, reason: str) -> None:
+        """Tell, once for each reason, that a call runs eagerly."""
+        if reason not in self._logged:
+            self._logged.add(reason)
+            _log.info("%r runs eagerly: %s.", self._name, reason)
+
+
+def _kind(arguments: Arguments) -> Hashable:
+    return arguments.key, tuple(map(type, arguments.objects)), tuple(map(aot.dynamic_key, arguments.tensors))

@@ -1,0 +1,129 @@
+"""Inductor: the numbers of eager, random ones included, fused kernels, and code that is found again on disk."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import aotkit
+
+
+@pytest.mark.parametrize("partition", aotkit.list_partitioners())
+def test_dropout_draws_the_mask_that_eager_draws(partition, device):
+    def function(x):
+        return F.dropout(x.sin(), 0.5), F.dropout(x.cos(), 0.2)
+
+    x = torch.randn(64, 8, requires_grad=True, device=device)
+    compiled = aotkit.compile(function, backend="inductor", partition=partition)
+    compiled(x)  # the check of the first call draws too
+    for seed in (1, 2):
+        runs = []
+        for call in (function, compiled):
+            torch.manual_seed(seed)
+            first, second = call(x)
+            runs.append((first, second, *torch.autograd.grad(first.sum() + second.square().sum(), x), torch.rand(2)))
+        for got, want in zip(runs[1], runs[0], strict=True):
+            torch.testing.assert_close(got, want)
+        assert torch.equal(runs[0][0] == 0, runs[1][0] == 0)
+
+
+def test_dropout_of_two_calls_differs():
+    compiled = aotkit.compile(lambda x: F.dropout(x, 0.5), backend="inductor")
+    x = torch.ones(256, requires_grad=True)
+    assert not torch.equal(compiled(x), compiled(x))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_scaled_dot_product_attention(causal, device):
+    def attention(x, w):
+        q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in (x @ w).chunk(3, dim=-1))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).flatten(2)
+
+    x = torch.randn(2, 6, 16, requires_grad=True, device=device)
+    w = torch.randn(16, 48, requires_grad=True, device=device)
+    assert aotkit.check(attention, x, w, backend="inductor").passed
+
+
+def test_attention_spelled_out_is_recognised_before_the_cut():
+    """Inductor's pattern for attention needs the joint graph; seen by the operator that replaces softmax."""
+
+    def attention(q, k, v):
+        return (q @ k.transpose(-2, -1)).div(8**0.5).softmax(-1) @ v
+
+    inputs = [torch.randn(2, 2, 6, 8, requires_grad=True) for _ in range(3)]
+    graphs = aotkit.compile(attention, backend="inductor").graphs(*inputs)
+    operators = {str(n.target) for n in graphs.forward.graph.nodes if n.op == "call_function"}
+    assert any("scaled_dot_product" in name for name in operators), operators
+
+
+# Products alone, so that the C++ compiler has nothing to do: it would take half a minute.
+PROGRAM = """
+import json, torch, aotkit
+from torch._dynamo.utils import counters
+
+def function(x, w):
+    return x @ w
+
+torch.manual_seed(0)
+x, w = torch.randn(8, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+out = aotkit.compile(function, backend="inductor", check=False)(x, w)
+out.sum().backward()
+print(json.dumps({name: counters["inductor"][f"fxgraph_cache_{name}"] for name in ("hit", "miss", "bypass")}))
+"""
+
+
+def test_a_second_process_finds_both_graphs_on_disk(tmp_path):
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    counts = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM], env=environment, check=True, text=True, stdout=subprocess.PIPE
+        )
+        counts.append(json.loads(done.stdout.splitlines()[-1]))
+    assert counts == [{"hit": 0, "miss": 2, "bypass": 0}, {"hit": 2, "miss": 0, "bypass": 0}]
+
+
+# memory_efficient_fusion, which chooses Inductor on a CPU.
+
+
+def residual(x, bias):
+    return F.gelu(x + bias).sin() * x
+
+
+def test_memory_efficient_fusion_of_a_function():
+    x, bias = torch.randn(16, 8, requires_grad=True), torch.randn(8, requires_grad=True)
+    fused = aotkit.memory_efficient_fusion(residual)
+    want = torch.autograd.grad(residual(x, bias).sum(), (x, bias))
+    torch.testing.assert_close(torch.autograd.grad(fused(x, bias).sum(), (x, bias)), want)
+    graphs = fused.graphs(x, bias)
+    assert graphs.partition == "min_cut"
+    assert graphs.backend in ("inductor", "nnc", "nvfuser")
+    assert aotkit.inspection.saved_bytes(graphs) == 0  # recomputed from the inputs
+
+
+def test_memory_efficient_fusion_of_a_module():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.bias = nn.Linear(8, 8), nn.Parameter(torch.randn(8))
+
+        def forward(self, x):
+            return residual(self.linear(x), self.bias)
+
+    block, x = Block(), torch.randn(16, 8)
+    fused = aotkit.memory_efficient_fusion(block)
+    assert isinstance(fused, Block)
+    assert list(fused.state_dict()) == list(block.state_dict())
+    want = torch.autograd.grad(block(x).sum(), list(block.parameters()))
+    torch.testing.assert_close(torch.autograd.grad(fused(x).sum(), list(fused.parameters())), want)
+
+
+def test_memory_efficient_fusion_takes_the_options_of_compile():
+    fused = aotkit.memory_efficient_fusion(residual, partition="nx_min_cut", check=False)
+    x, bias = torch.randn(4, 8, requires_grad=True), torch.randn(8, requires_grad=True)
+    assert fused.graphs(x, bias).partition == "nx_min_cut"

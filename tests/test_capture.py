@@ -1,0 +1,297 @@
+"""capture="dynamo": Python that depends on the values of tensors, and aotkit's backends under `torch.compile`."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import aotkit
+
+# Dynamo looks at `.grad` of what a graph break passes on; so does plain torch.compile.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch.compiler.reset()
+
+
+def captured(function, **options):
+    return aotkit.compile(function, **{"backend": "nop", "capture": "dynamo", **options})
+
+
+def assert_trains_alike(compiled, eager, *calls, parameters=()):
+    """The same outputs, gradients and random numbers, call by call."""
+    for args in calls:
+        runs = []
+        for call in (eager, compiled):
+            torch.manual_seed(0)
+            leaves = [a for a in args if isinstance(a, torch.Tensor) and a.requires_grad] + list(parameters)
+            out = call(*args)
+            runs.append((out, *torch.autograd.grad(out.square().sum(), leaves, allow_unused=True), torch.rand(2)))
+        torch.testing.assert_close(runs[1], runs[0])
+
+
+def altering_backward(alter):
+    def compile_backward(gm, example_inputs):
+        return lambda *inputs: alter(list(gm(*inputs)))
+
+    return aotkit.Backend(lambda gm, inputs: gm, compile_backward)
+
+
+# Python that depends on data.
+
+
+def branch(x, w):
+    if x.sum() > 0:
+        return (x @ w).sin()
+    return (x @ w).cos() * 2
+
+
+def scaled_by_item(x, w):
+    return (x @ w) * x.detach().max().item()
+
+
+def breaks(x, w):
+    hidden = (x @ w).sin()
+    torch._dynamo.graph_break()
+    return hidden.cos() * 3
+
+
+@pytest.mark.parametrize("function", [branch, scaled_by_item, breaks])
+def test_python_that_depends_on_data(function, partitioner):
+    x, w = torch.rand(3, 4), torch.randn(4, 5, requires_grad=True)
+    compiled = captured(function, partition=partitioner)
+    inputs = [x.clone().requires_grad_(), (-x).requires_grad_(), (2 * x).requires_grad_()]
+    assert_trains_alike(compiled, function, *((x, w) for x in inputs))
+
+
+def test_inductor_compiles_what_dynamo_captures():
+    x, w = torch.rand(3, 4, requires_grad=True), torch.randn(4, 5, requires_grad=True)
+    assert_trains_alike(captured(branch, backend="inductor"), branch, (x, w), (-x.detach(), w))
+
+
+def test_an_exception_of_the_function_comes_through():
+    def refuse(x):
+        if x.sum() > 0:
+            raise ValueError("positive")
+        return x
+
+    compiled = captured(refuse)
+    with pytest.raises(ValueError, match="positive"):
+        compiled(torch.ones(2))
+    assert compiled(-torch.ones(2)).tolist() == [-1, -1]
+
+
+def test_a_language_model(partitioner):
+    transformers = pytest.importorskip("transformers", reason="needs Hugging Face transformers")
+    config = transformers.GPT2Config(vocab_size=256, n_positions=16, n_embd=16, n_layer=2, n_head=2)
+    model = transformers.GPT2LMHeadModel(config).train()
+    compiled = captured(model, partition=partitioner)
+    tokens = torch.randint(256, (2, 8))
+    runs = []
+    for call in (model, compiled):
+        torch.manual_seed(0)
+        out = call(input_ids=tokens, labels=tokens)
+        runs.append((out.loss, out.logits, *torch.autograd.grad(out.loss, list(model.parameters()))))
+    torch.testing.assert_close(runs[1], runs[0])
+
+
+# Modules.
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.steps = 0
+        self.gain = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        self.steps += 1
+        self.mean.lerp_(x.detach().mean(0), 0.5)
+        return (x - self.mean) * self.gain
+
+
+def test_buffers_and_attributes_are_updated_once_a_call():
+    eager, wrapped = Counting(), Counting()
+    compiled = captured(wrapped)
+    for _ in range(3):
+        x = torch.randn(5, 4, requires_grad=True)
+        torch.testing.assert_close(compiled(x), eager(x))
+        torch.testing.assert_close(wrapped.mean, eager.mean, rtol=1e-6, atol=1e-6)
+    assert wrapped.steps == compiled.steps == 3
+
+
+def test_batch_norm_keeps_its_running_statistics():
+    eager = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    wrapped = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    wrapped.load_state_dict(eager.state_dict())
+    compiled = captured(wrapped)
+    for _ in range(2):
+        x = torch.randn(6, 4)
+        compiled(x).square().sum().backward()
+        eager(x).square().sum().backward()
+    torch.testing.assert_close(wrapped.state_dict(), eager.state_dict())
+    torch.testing.assert_close([p.grad for p in wrapped.parameters()], [p.grad for p in eager.parameters()])
+
+
+# Looking at the graphs.
+
+
+def test_the_graphs_of_one_piece():
+    layer = nn.Linear(4, 3)
+    graphs = captured(layer, partition="default").graphs(torch.randn(2, 4, requires_grad=True))
+    assert (graphs.backend, graphs.partition) == ("nop", "default")
+    assert graphs.backward is not None
+    assert {"weight", "bias"} <= set(graphs.input_names)
+    assert "addmm" in str(graphs)
+
+
+def test_several_pieces_have_no_single_graphs():
+    x, w = torch.randn(3, 4), torch.randn(4, 5, requires_grad=True)
+    with pytest.raises(aotkit.TraceError, match=r"Dynamo split 'breaks' into 2 graphs for these inputs"):
+        captured(breaks).graphs(x, w)
+
+
+def test_graphs_leave_the_random_state_alone():
+    compiled = captured(lambda x: F.dropout(x, 0.5))
+    state = torch.get_rng_state()
+    compiled.graphs(torch.ones(3, requires_grad=True))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# Faults.
+
+
+def test_a_wrong_gradient_of_a_captured_graph_is_found():
+    layer = nn.Linear(4, 3)
+    backend = altering_backward(lambda gradients: [g if g is None else g * 1.01 for g in gradients])
+    with pytest.raises(aotkit.MismatchError, match="gradient of weight") as e:
+        captured(layer, backend=backend)(torch.randn(2, 4))
+    assert "'Linear.forward' with backend" in str(e.value)
+    assert any(c.problem for c in e.value.report.comparisons)
+
+
+def test_check_false_does_not_look():
+    layer = nn.Linear(4, 3)
+    backend = altering_backward(lambda gradients: [g if g is None else g * 2 for g in gradients])
+    x = torch.randn(2, 4)
+    got = torch.autograd.grad(captured(layer, backend=backend, check=False)(x).sum(), layer.bias)
+    assert got[0].tolist() == [4, 4, 4]
+
+
+def test_a_failing_backend_is_named():
+    def broken(gm, example_inputs):
+        raise ValueError("no such instruction")
+
+    with pytest.raises(aotkit.CompileError, match="backend 'broken' failed on the forward graph of 'branch'"):
+        captured(branch, backend=broken)(torch.rand(3, 4), torch.randn(4, 5, requires_grad=True))
+
+
+@pytest.mark.parametrize("wrong", ["compiling", "gradient"])
+def test_on_error_eager_warns_and_gives_eagers_result(wrong):
+    def broken(gm, example_inputs):
+        raise ValueError("no such instruction")
+
+    faulty = altering_backward(lambda gradients: [g if g is None else g * 2 for g in gradients])
+    compiled = captured(branch, backend=broken if wrong == "compiling" else faulty, on_error="eager")
+    x, w = torch.rand(3, 4), torch.randn(4, 5, requires_grad=True)
+    with pytest.warns(aotkit.EagerFallbackWarning, match="'branch' runs eagerly"):
+        compiled(x, w)
+    assert_trains_alike(compiled, branch, (x, w), (2 * x, w))
+
+
+# Many signatures.
+
+
+def test_twenty_signatures_live_side_by_side():
+    compiles = []
+
+    def counting(gm, example_inputs):
+        compiles.append(gm)
+        return gm
+
+    def f(x):
+        return x.sin() * 2
+
+    compiled = captured(f, backend=aotkit.Backend(counting))
+    inputs = [torch.randn(*(1,) * (i % 4), 2 + i, dtype=d) for i in range(10) for d in (torch.float32, torch.float64)]
+    for _ in range(2):
+        for x in inputs:
+            torch.testing.assert_close(compiled(x), f(x))
+    before = len(compiles)
+    assert before >= 9  # torch would have stopped at 8, and run eagerly from there
+    compiled.graphs(inputs[-1])  # raises if this call runs eagerly
+    assert len(compiles) == before
+
+
+def test_dynamic_sizes_compile_once():
+    compiles = []
+
+    def counting(gm, example_inputs):
+        compiles.append(gm)
+        return gm
+
+    def f(x, w):
+        return (x @ w).softmax(0)
+
+    w = torch.randn(4, 3, requires_grad=True)
+    compiled = captured(f, backend=aotkit.Backend(counting, lambda gm, inputs: gm), dynamic=True)
+    calls = [(torch.randn(n, 4, requires_grad=True), w) for n in (5, 9, 3, 31)]
+    assert_trains_alike(compiled, f, *calls)
+    assert len(compiles) == 1
+
+
+# Under torch.compile.
+
+
+@pytest.mark.parametrize("function", [branch, breaks])
+def test_a_backend_of_torch_compile(function):
+    x, w = torch.rand(3, 4, requires_grad=True), torch.randn(4, 5, requires_grad=True)
+    compiled = torch.compile(function, backend=aotkit.torch_backend("nop", "nx_min_cut"))
+    assert_trains_alike(compiled, function, (x, w), (-x.detach(), w))
+
+
+def test_a_backend_of_torch_compile_is_checked():
+    backend = altering_backward(lambda gradients: [g if g is None else g * 2 for g in gradients])
+    layer, x = nn.Linear(4, 3), torch.randn(2, 4)
+    with pytest.raises(aotkit.MismatchError):
+        torch.compile(layer, backend=aotkit.torch_backend(backend))(x)
+    torch.compiler.reset()
+    torch.compile(layer, backend=aotkit.torch_backend(backend, check=False))(x)
+
+
+# Activation checkpointing.
+
+
+def block(x, w):
+    return F.dropout(F.gelu(x @ w).sin() @ w, 0.3)
+
+
+def checkpointed(x, w):
+    return checkpoint(block, x, w, use_reentrant=False)
+
+
+@pytest.mark.filterwarnings("ignore::aotkit.EagerFallbackWarning")
+def test_checkpointing_repeats_the_mask_uncompiled():
+    def broken(gm, example_inputs):
+        raise ValueError("no such instruction")
+
+    x, w = torch.randn(256, 16, requires_grad=True), torch.randn(16, 16, requires_grad=True)
+    assert_trains_alike(captured(checkpointed, backend=broken, on_error="eager"), checkpointed, (x, w))
+
+
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+def test_checkpointing_saves_less_and_repeats_the_mask(capture, partitioner):
+    x, w = torch.randn(256, 16, requires_grad=True), torch.randn(16, 16, requires_grad=True)
+    options = {"capture": capture, "partition": partitioner, "backend": "nop"}
+    compiled = aotkit.compile(checkpointed, **options)
+    assert_trains_alike(compiled, checkpointed, (x, w), (2 * x.detach(), w))
+    less = aotkit.inspection.saved_bytes(compiled.graphs(x, w))
+    more = aotkit.inspection.saved_bytes(aotkit.compile(block, **options).graphs(x, w))
+    if capture == "dynamo":
+        assert less < more
+    else:  # traced through the checkpoint, so that the partitioner alone decides
+        assert less <= more

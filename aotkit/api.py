@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aotkit.checker import CheckReport
-from aotkit.compiler import compile, recipe_of
+from aotkit.compiler import Capture, compile, recipe_of
 from aotkit.dynamo import CapturedCompiler
 from aotkit.errors import UnavailableError
 from aotkit.interfaces import Graphs, Partitioner
+from aotkit.modules import function_of
 from aotkit.registry import AnyBackend, backend_status
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def extract(
     `backend` matters only for its decompositions and its joint pass, which shape the graphs.
     """
     compiled: Any = compile(fn, backend=backend, partition=partition, check=False)
-    return compiled.graphs(*args, **kwargs)  # type: ignore[no-any-return]
+    return function_of(compiled).graphs(*args, **kwargs)
 
 
 def check(
@@ -41,6 +42,7 @@ def check(
     *args: Any,
     backend: str | AnyBackend = "auto",
     partition: str | Partitioner = "auto",
+    capture: Capture = "aot",
     **kwargs: Any,
 ) -> CheckReport:
     """Compile `fn` for these inputs and compare outputs, gradients and mutated inputs with eager's.
@@ -48,8 +50,8 @@ def check(
     Raises:
         MismatchError: they differ; its `report` says where.
     """
-    compiled: Any = compile(fn, backend=backend, partition=partition)
-    return compiled.report(*args, **kwargs)  # type: ignore[no-any-return]
+    compiled: Any = compile(fn, backend=backend, partition=partition, capture=capture)
+    return function_of(compiled).report(*args, **kwargs)
 
 
 def bench(fn: Callable[..., Any], /, *args: Any, **options: Any) -> "BenchReport":

@@ -103,7 +103,7 @@ def _unmoved(generators: Sequence[torch.Generator]) -> Iterator[None]:
 
 
 def _random(generators: Sequence[torch.Generator]) -> list[Tensor]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     return [torch.get_rng_state(), *(g.get_state() for g in generators), *cuda]
 
 

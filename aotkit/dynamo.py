@@ -2,18 +2,20 @@
 
 import contextvars
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit import aot, checker
+from aotkit.checker import CheckReport
 from aotkit.copies import run_on_copies
 from aotkit.errors import AotkitError, TraceError, warn_of_fallback
 from aotkit.interfaces import Graphs
 
-# Filled while `DynamoFunction.graphs` runs: the graphs of every captured piece that the call ran.
-_visited: contextvars.ContextVar[list[Graphs] | None] = contextvars.ContextVar("visited", default=None)
+# Filled while a `DynamoFunction` is asked about a call: every captured piece that the call ran.
+_visited: contextvars.ContextVar["list[_CapturedGraph] | None"] = contextvars.ContextVar("visited", default=None)
 
 
 class DynamoFunction:
@@ -21,26 +23,69 @@ class DynamoFunction:
 
     def __init__(self, recipe: Any, check: bool, on_error: str) -> None:
         self._name = recipe.name
-        self._call = aot.dynamo_compile(recipe.fn, CapturedCompiler(recipe, check, on_error), recipe.dynamic)
+        self._fn = recipe.fn
+        self._on_error = on_error
+        self._compiler = CapturedCompiler(recipe, check, on_error)
+        self._call = aot.dynamo_compile(recipe.fn, self._compiler, recipe.dynamic)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
+        if self._on_error == "raise":
+            return self._call(*args, **kwargs)
+        token = _visited.set([])
+        try:
+            return self._call(*args, **kwargs)
+        except TraceError as e:
+            if _visited.get():  # a part of it ran; to run that again would repeat what it changes
+                raise
+            self._compiler.fall_back(e)
+        finally:
+            _visited.reset(token)
+        return self._fn(*args, **kwargs)
 
     def graphs(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Graphs:
-        """Call it once more and tell which graphs that ran. Random state is put back; mutations remain."""
+        """Call it once more and tell which graphs that ran. Random state is put back; mutations remain.
+
+        Raises:
+            TraceError: there are none, or several.
+        """
+        pieces = self._pieces(args, kwargs)
+        if len(pieces) != 1:
+            raise TraceError(
+                f"Dynamo split {self._name!r} into {len(pieces)} graphs for these inputs, so it has no single set of "
+                "graphs. Register aotkit.torch_backend with torch.compile(fullgraph=True) to see where it breaks."
+            )
+        assert pieces[0].graphs is not None  # else it has an error
+        return pieces[0].graphs
+
+    def report(self, args: Sequence[Any], kwargs: dict[str, Any]) -> CheckReport:
+        """Call it once more and merge the verdicts on the graphs that ran, as each had it on its first run.
+
+        Raises:
+            TraceError: no compiled graph ran.
+        """
+        pieces = self._pieces(args, kwargs)
+        reports = [piece.report for piece in pieces if piece.report is not None]
+        if len(reports) == 1:
+            return reports[0]
+        if not reports:
+            raise TraceError(f"Dynamo found nothing to compile in {self._name!r} for these inputs.")
+        merged = CheckReport(reports[0].subject)
+        for i, report in enumerate(reports):
+            merged.comparisons += [replace(c, what=f"graph {i}: {c.what}") for c in report.comparisons]
+        return merged
+
+    def _pieces(self, args: Sequence[Any], kwargs: dict[str, Any]) -> "list[_CapturedGraph]":
         token = _visited.set([])
         try:
             with aot.random_state():
                 self._call(*args, **kwargs)
-            visited = _visited.get() or []
+            pieces = _visited.get() or []
         finally:
             _visited.reset(token)
-        if len(visited) != 1:
-            raise TraceError(
-                f"Dynamo split {self._name!r} into {len(visited)} graphs for these inputs, so it has no single set of "
-                "graphs. Register aotkit.torch_backend with torch.compile(fullgraph=True) to see where it breaks."
-            )
-        return visited[0]
+        for piece in pieces:
+            if piece.error is not None:
+                raise piece.error
+        return pieces
 
 
 class CapturedCompiler:
@@ -50,22 +95,29 @@ class CapturedCompiler:
         self._recipe = recipe
         self._check = check
         self._on_error = on_error
+        self._warned = False
         self.__name__ = f"aotkit_{recipe.backend_name}_{recipe.partition_name}"
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+        piece = _CapturedGraph(gm, self.fall_back)
         try:
-            return self._compile(gm, example_inputs)
+            graphs, run = self._compile(gm, example_inputs)
         except AotkitError as e:
-            self._fall_back(e)
-            return aot.uncompiled_graph(gm).forward
+            piece.fail(e)
+        else:
+            piece.graphs, piece.run = graphs, run
+            piece.subject = self._recipe.subject if self._check else None
+        return piece
 
-    def _fall_back(self, error: AotkitError) -> None:
-        """Warn that the graph runs eagerly, if that is what the user wants."""
+    def fall_back(self, error: AotkitError) -> None:
+        """Warn, the first time, that something runs eagerly, if that is what the user wants; else raise."""
         if self._on_error == "raise":
             raise error
-        warn_of_fallback(self._recipe.name, error)
+        if not self._warned:
+            self._warned = True
+            warn_of_fallback(self._recipe.name, error)
 
-    def _compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> "_CapturedGraph":
+    def _compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Graphs, Callable[..., Sequence[Any]]]:
         pipeline = self._recipe.pipeline()
         with aot.COMPILE_LOCK:
             compiled = aot.compile_captured(aot.copy_graph(gm), example_inputs, **pipeline.keywords())
@@ -82,42 +134,50 @@ class CapturedCompiler:
                 aot.watch_backward([*results, *mutated], before, self._recipe.name, unused)
             return results
 
-        return _CapturedGraph(run, gm, graphs, self._recipe.subject if self._check else None, self._fall_back)
+        return graphs, run
 
 
 class _CapturedGraph:
-    """Runs one compiled piece; compares it with its own eager run the first time."""
+    """One piece of a function: runs it compiled, or eagerly after a failure.
 
-    def __init__(
-        self,
-        run: Callable[..., Sequence[Any]],
-        gm: GraphModule,
-        graphs: Graphs,
-        subject: str | None,
-        fall_back: Callable[[AotkitError], None],
-    ) -> None:
-        self._run = run
+    Attributes:
+        graphs: what was compiled.
+        run: what runs.
+        subject: what reports call it, as long as its first run is to be compared with eager's.
+        report: the verdict of that.
+        error: why it runs eagerly.
+    """
+
+    def __init__(self, gm: GraphModule, fall_back: Callable[[AotkitError], None]) -> None:
         self._gm = aot.uncompiled_graph(gm)
-        self._graphs = graphs
-        self._subject = subject
         self._fall_back = fall_back
+        self.graphs: Graphs | None = None
+        self.run: Callable[..., Sequence[Any]] = self._gm
+        self.subject: str | None = None
+        self.report: CheckReport | None = None
+        self.error: AotkitError | None = None
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
         if (visited := _visited.get()) is not None:
-            visited.append(self._graphs)
-        if self._subject is not None:
+            visited.append(self)
+        if self.subject is not None and self.graphs is not None:
             try:
-                self._compare(inputs)
+                self.report = self._compare(inputs, self.subject, self.graphs.input_names)
+                checker.raise_if_different(self.report)
             except AotkitError as e:
-                self._fall_back(e)
-                self._run = self._gm
-            self._subject = None
-        return self._run(*inputs)
+                self.fail(e)
+            self.subject = None
+        return self.run(*inputs)
 
-    def _compare(self, inputs: Sequence[Any]) -> None:
+    def fail(self, error: AotkitError) -> None:
+        """Run eagerly from now on; raises the error if the user does not want that."""
+        self._fall_back(error)
+        self.error, self.run = error, self._gm
+
+    def _compare(self, inputs: Sequence[Any], subject: str, input_names: Sequence[str]) -> CheckReport:
         where = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
         tensors = [inputs[i] for i in where]
-        names = [self._graphs.input_names[i] for i in where]
+        names = [input_names[i] for i in where]
 
         def filled(fn: Callable[..., Any]) -> Callable[[list[Tensor]], Any]:
             def call(copies: list[Tensor]) -> Any:
@@ -128,6 +188,6 @@ class _CapturedGraph:
 
             return call
 
-        eager, compiled = filled(self._gm), filled(self._run)
+        eager, compiled = filled(self._gm), filled(self.run)
         want = run_on_copies(eager, tensors)
-        checker.raise_if_different(checker.check(self._subject or "", names, compiled, eager, tensors, want))
+        return checker.check(subject, names, compiled, eager, tensors, want)

@@ -1,13 +1,15 @@
 """Warn when a function compiles again and again, and tell what differs from one time to the next."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
 
+from aotkit.arguments import Arguments, Parameters
+from aotkit.captures import Walk
 from aotkit.constants import is_constant
+from aotkit.entry import Signature
 from aotkit.errors import RecompilationWarning, warn_user
-from aotkit.substitution import Slot
 
 MANY = 32
 MOST_DIFFERENCES = 3
@@ -43,19 +45,20 @@ class Recompilations:
             )
 
 
-def describe(names: Sequence[str], values: Sequence[Any], slots: Sequence[Slot]) -> Description:
-    """What each input of a function is, for people.
-
-    Args:
-        names, values: arguments and captured tensors.
-        slots: in which the function finds captured constants.
-    """
-    named = {slot.name: _brief(slot.value) for slot in slots if is_constant(slot.value)}
-    return named | dict(zip(names, map(_brief, values), strict=True))
+def describe(parameters: Parameters, arguments: Arguments, signature: Signature, walk: Walk) -> Description:
+    """What each input of a function is, by its name, for people."""
+    others = [leaf for leaf in arguments.leaves if not isinstance(leaf, Tensor)]
+    # Only objects have names as yet, not constants.
+    nameless = [leaf if isinstance(leaf, Tensor) else object() for leaf in arguments.leaves]
+    _, other_names = parameters.names_of(arguments._replace(leaves=nameless))
+    captured = {slot.name: _brief(slot.value) for slot in walk.slots if is_constant(slot.value)}
+    tensors = dict(zip(signature.names, map(_brief, signature.tensors), strict=True))
+    return captured | tensors | dict(zip(other_names, map(_brief, others), strict=True))
 
 
 def _differences(last: Description, now: Description) -> str:
-    changed = [f"{name} changed from {last[name]} to {now[name]}" for name in now if last.get(name, now[name]) != now[name]]
+    both = [name for name in now if name in last and last[name] != now[name]]
+    changed = [f"{name} changed from {last[name]} to {now[name]}" for name in both]
     if not changed:
         return "an object, a function or a global switch (gradient mode, autocast, ...) changed"
     more = f" and {len(changed) - MOST_DIFFERENCES} more" if len(changed) > MOST_DIFFERENCES else ""

@@ -32,9 +32,9 @@ class EagerVerdicts:
             EagerOnly: such calls have to run eagerly, as far as is known.
         """
         kind = _kind(arguments)
-        if kind not in self._known:
+        if (known := self._known.get(kind)) is None:
             return
-        calls, reason = self._known[kind]
+        calls, reason = known
         self._known[kind] = calls + 1, reason
         if calls & (calls + 1):
             raise EagerOnly(reason)

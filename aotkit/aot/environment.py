@@ -39,7 +39,7 @@ def _device_context() -> type:
     return DeviceContext
 
 
-def environment() -> Hashable:
+def environment() -> tuple[Hashable, ...]:
     """Global switches that decide what a function computes or how it is compiled."""
     return (
         torch.is_grad_enabled(),

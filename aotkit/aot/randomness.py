@@ -34,20 +34,20 @@ class WatchedGenerator:
 @contextmanager
 def watched_generator() -> Iterator[WatchedGenerator]:
     """Stand in for the generator until the end."""
-    generator = torch.random.default_generator
+    generator = torch.random.default_generator  # type: ignore[attr-defined]
     watched = WatchedGenerator(generator)
-    torch.random.default_generator = watched  # type: ignore[assignment]
+    torch.random.default_generator = watched  # type: ignore[attr-defined, assignment]
     try:
         yield watched
     finally:
-        torch.random.default_generator = generator
+        torch.random.default_generator = generator  # type: ignore[attr-defined]
 
 
-class SameDraws(TorchDispatchMode):
+class SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Random operators draw in float64 the numbers that they would draw in `dtype`."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._dtype = dtype
 
     def __torch_dispatch__(

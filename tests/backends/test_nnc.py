@@ -57,10 +57,12 @@ def test_torchscript_equals_the_graph(case, capture, torchscript_alone):
         torch.testing.assert_close(got, fn(*args))
 
 
-def test_symbolic_sizes_are_refused(torchscript_alone):
+def test_dynamic_sizes_become_fixed_ones(torchscript_alone):
     compiled = aotkit.compile(lambda x: (x * x.shape[0]).sin(), backend=torchscript_alone, dynamic=True)
-    with pytest.raises(aotkit.CompileError, match="fixed sizes only"):
-        compiled(torch.randn(3, 4, requires_grad=True))
+    for rows in (3, 5):
+        x = torch.randn(rows, 4, requires_grad=True)
+        torch.testing.assert_close(compiled(x), (x * rows).sin())
+        assert "sym_size" not in compiled.graphs(x).forward.code
 
 
 @pytest.mark.skipif(torch.cuda.is_available() or nnc.nnc_fuses_on_cpu(), reason="NNC runs here")

@@ -1,4 +1,4 @@
-"""Compiled modules and functions under rough use: names that collide, replaced code, storms of signatures, fallbacks."""
+"""Compiled modules and functions under rough use: colliding names, replaced code, storms of signatures, fallbacks."""
 
 import logging
 import types
@@ -67,7 +67,7 @@ def test_method_of_the_users_named_like_ours_wins(compile):
 
 
 def test_extract_and_check_do_not_need_the_name():
-    assert "aten.mul" in str(aotkit.extract(Graphs(2.0), ONES))
+    assert " = mul(" in str(aotkit.extract(Graphs(2.0), ONES))
     assert aotkit.check(Graphs(2.0), ONES, backend="nop").passed
 
 
@@ -118,8 +118,7 @@ def test_forward_replaced_on_the_class(compile, used):
 
 def test_forward_replaced_on_the_class_compiles_anew():
     class Module(Double):
-        def forward(self, x):
-            return x * 2
+        pass
 
     counter = Counter()
     compiled = aotkit.compile(Module(), backend=counter.backend())
@@ -128,7 +127,7 @@ def test_forward_replaced_on_the_class_compiles_anew():
     compiled(ONES)
     compiled(ONES)
     assert counter.compiled == 2
-    assert "aten.sin" in str(compiled.graphs(ONES))
+    assert " = sin(" in str(compiled.graphs(ONES))
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -205,7 +204,7 @@ class TestDynamo:
         x = torch.ones(3, requires_grad=True)
         report = aotkit.compile(lambda x: x * 2, backend="nop", capture="dynamo").report(x)
         assert report.passed
-        assert [c.what for c in report.comparisons] == ["output 0", "gradient of x"]
+        assert [c.what.partition(" of ")[0] for c in report.comparisons] == ["output 0", "gradient"]
 
     def test_report_of_several_graphs(self):
         report = aotkit.check(branch, ONES, backend="nop", capture="dynamo")
@@ -252,6 +251,17 @@ class TestDynamo:
         with pytest.raises(aotkit.CompileError, match="no such instruction"):
             compiled.report(ONES)
 
+    def test_on_error_eager_when_dynamo_gives_up(self, monkeypatch):
+        monkeypatch.setattr(aotkit.aot.dynamo, "MOST_DYNAMO_VARIANTS", 2)
+        compiled = aotkit.compile(lambda x: x * x.dim(), backend="nop", capture="dynamo", on_error="eager")
+        inputs = [torch.ones((2,) * n) for n in range(1, 6)]
+        for x in inputs[:2]:
+            compiled(x)
+        with pytest.warns(aotkit.EagerFallbackWarning, match="gave up"):
+            assert torch.equal(compiled(inputs[2]), inputs[2] * 3)
+        for x in inputs:
+            assert torch.equal(compiled(x), x * x.dim())
+
 
 # Many signatures.
 
@@ -274,15 +284,19 @@ def test_many_constants_warn_once_and_say_which():
 
 def test_many_captured_constants_and_shapes_are_named():
     class Config:
-        step = 0
+        pass
 
     config = Config()
-    config.step = 0
     compiled = aotkit.compile(lambda x: x * config.step, backend="nop", check=False)
+
+    def call(step):
+        config.step = step
+        compiled(torch.ones(step + 1))
+
+    for step in range(31):
+        call(step)
     with pytest.warns(aotkit.RecompilationWarning) as caught:
-        for step in range(32):
-            config.step = step
-            compiled(torch.ones(step + 1))
+        call(31)
     message = str(caught[0].message)
     assert "config.step changed from 30 to 31" in message
     assert "x changed from a float32 tensor of shape [31] to a float32 tensor of shape [32]" in message
@@ -333,11 +347,6 @@ def test_a_function_that_becomes_compilable_is_compiled():
         pass
 
     config, counter = Config(), Counter()
-    config.factor = np.ones(3)
-    compiled = aotkit.compile(lambda x: x * float(config.factor.sum()), backend=counter.backend())
-    for _ in range(5):
-        compiled(ONES)
-    config.factor = torch.full((2,), 2.0)
     compiled = aotkit.compile(lambda x: x * config.factor.sum(), backend=counter.backend())
     config.factor = np.ones(3)
     for _ in range(5):

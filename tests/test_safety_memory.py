@@ -1,9 +1,14 @@
 """Mutated inputs, aliased inputs and outputs, strides: who shares memory with whom, before and after a call."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
-from .agreement import agrees
+import aotkit
+
+from .agreement import Counter, agrees
 
 
 @agrees
@@ -266,3 +271,69 @@ def test_resized_and_set_storage(compile):
     yield f(x)
     x.set_(torch.full((3,), 7.0, dtype=torch.float64))
     yield f(x)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("check", [False, True])
+def test_nothing_of_a_call_stays_alive(check, grad, dynamic):
+    w = torch.randn(3)
+    f = aotkit.compile(lambda x, d: (x.exp() * w, d["y"][1:]), backend="nop", check=check, dynamic=dynamic)
+    alive = []
+    for _ in range(2):
+        x, y = torch.randn(2, 3, requires_grad=grad), torch.randn(4)
+        out = f(x, {"y": y})
+        if grad:
+            out[0].sum().backward()
+        alive += map(weakref.ref, (x, y, *out))
+    del x, y, out
+    gc.collect()
+    assert not any(ref() is not None for ref in alive)
+
+
+def test_a_function_and_its_captured_tensors_can_be_freed():
+    def use():
+        w = torch.randn(3, requires_grad=True)
+        f = aotkit.compile(lambda x: x * w, backend="nop")
+        f(torch.ones(3)).sum().backward()
+        return weakref.ref(w), weakref.ref(f)
+
+    alive = use()
+    gc.collect()
+    assert [ref() for ref in alive] == [None, None]
+
+
+def test_replaced_captured_tensors_are_freed():
+    w = torch.randn(3)
+    f = aotkit.compile(lambda x: x * w, backend="nop")
+    f(torch.ones(3))
+    alive = weakref.ref(w)
+    w = torch.randn(3)
+    f(torch.ones(3))
+    gc.collect()
+    assert alive() is None
+
+
+def test_memory_is_freed_without_the_garbage_collector():
+    f = aotkit.compile(lambda x: x.exp().sin(), backend="nop")
+    f(torch.randn(3, requires_grad=True)).sum().backward()
+    gc.collect()
+    gc.disable()
+    try:
+        x = torch.randn(3, requires_grad=True)
+        out = f(x)
+        alive = weakref.ref(x), weakref.ref(out)
+        out.sum().backward()
+        del x, out
+        assert [ref() for ref in alive] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_entries_survive_the_garbage_collector():
+    counter = Counter()
+    f = aotkit.compile(lambda x: x * 2, backend=counter.backend())
+    for _ in range(3):
+        f(torch.ones(3, requires_grad=True)).sum().backward()
+        gc.collect()
+    assert counter.compiled == 1

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
 from aotkit.aot.randomness import watched_generator
@@ -28,6 +29,8 @@ def why_eager() -> str | None:
         return "it is called inside forward_ad.dual_level()"
     if torch._C._get_tracing_state() is not None:
         return "torch.jit is tracing it"
+    if parametrize._cache_enabled:
+        return "torch.nn.utils.parametrize.cached() is active"
     if nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]
         return "a global module hook is registered"
     return None

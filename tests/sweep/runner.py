@@ -23,7 +23,7 @@ from tests.sweep.opinfo import Case, Outcome, run_case
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".sweep"
-WORKERS = 2
+WORKERS = len(os.sched_getaffinity(0))
 TIME_LIMIT = 600.0  # seconds for one sample
 LINE_EVERY = 30.0  # seconds between progress lines where the output is not a terminal
 

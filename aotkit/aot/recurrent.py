@@ -1,0 +1,49 @@
+"""Dropout between the layers of traced RNNs, which torch's own decomposition leaves out."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def dropout_between_layers() -> Iterator[None]:
+    """While a function is traced, decompose stacked RNNs, LSTMs and GRUs one layer at a time, with dropout between."""
+    from torch._decomp import decompositions
+
+    original = decompositions._rnn_helper
+    decompositions._rnn_helper = _layer_by_layer(original)
+    try:
+        yield
+    finally:
+        decompositions._rnn_helper = original
+
+
+def _layer_by_layer(stack: Callable[..., Any]) -> Callable[..., Any]:
+    def layers(
+        sequence: Tensor,
+        hidden: Sequence[Any],
+        params: Sequence[Any],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+        layer: Callable[..., Any],
+    ) -> tuple[Tensor, list[Any]]:
+        sequence = sequence.transpose(0, 1) if batch_first else sequence
+        directions = 2 if bidirectional else 1
+        last: list[Any] = []
+        for i in range(num_layers):
+            if i > 0 and train and dropout != 0:
+                sequence = torch.dropout(sequence, dropout, train=True)
+            own = slice(i * directions, (i + 1) * directions)
+            args = hidden[own], params[own], has_biases, 1, 0.0, train, bidirectional, False, layer
+            sequence, after = stack(sequence, *args)
+            last += after
+        return (sequence.transpose(0, 1) if batch_first else sequence), last
+
+    return layers

@@ -1,0 +1,319 @@
+"""The verdict on a compiled function: every planted fault is found, and rounding is no fault."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import aotkit
+from aotkit.backends.nop import compile_graph
+
+
+def altering(alter):
+    """A graph compiler whose compiled function returns `alter(outputs, inputs)`."""
+
+    def compile(gm, example_inputs):
+        return lambda *inputs: alter(list(gm(*inputs)), inputs)
+
+    return compile
+
+
+def backend(forward=None, backward=None):
+    return aotkit.Backend(
+        altering(forward) if forward else compile_graph, altering(backward) if backward else compile_graph
+    )
+
+
+def refused(fn, *args, **options):
+    """What the report says of each wrong value."""
+    with pytest.raises(aotkit.MismatchError) as e:
+        aotkit.check(fn, *args, **{"partition": "default", **options})
+    return {c.what: c.problem for c in e.value.report.comparisons if c.problem}
+
+
+def replacing(i, value):
+    """Alter the output of this number."""
+    return lambda out, inputs: [*out[:i], value(out[i]), *out[i + 1 :]]
+
+
+def leaf(*shape, **options):
+    return torch.randn(*shape, requires_grad=True, **options)
+
+
+# Planted faults.
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_small_values_lost_among_large_ones(grad):
+    x = torch.tensor([1e6, 1.0, 2.0, 3.0], requires_grad=grad)
+    lost = replacing(0, lambda y: torch.where(y < 100, 0.0, y))
+    assert list(refused(lambda x: x * 1.5, x, backend=backend(lost))) == ["output 0"]
+
+
+def test_a_small_gradient_lost_among_large_ones():
+    x = torch.tensor([1e6, 10.0, 20.0, 30.0], requires_grad=True)
+    lost = replacing(0, lambda g: torch.where(g.abs() < 1e3, 0.0, g))
+    assert list(refused(lambda x: x * x, x, backend=backend(backward=lost))) == ["gradient of x"]
+
+
+@pytest.mark.parametrize("masked", [0.0, torch.finfo(torch.float32).min])
+def test_other_noise(masked):
+    def noisy(x, mask):
+        return x + torch.randn_like(x)
+
+    louder = backend(replacing(0, lambda y: 1.5 * y))
+    assert list(refused(noisy, torch.randn(1000), torch.full((4,), masked), backend=louder)) == ["output 0"]
+
+
+def test_other_dropout():
+    """As many draws, but another mask."""
+    shifted = replacing(0, lambda y: y.roll(1))
+    assert list(refused(F.dropout, leaf(1000), backend=backend(shifted))) == ["output 0"]
+
+
+def test_memory_shared_with_an_input():
+    def same_values(out, inputs):
+        return [inputs[0], *out[1:]]
+
+    found = refused(lambda x: x + 0, torch.randn(3), backend=backend(same_values))
+    assert found == {"output 0": "shares memory with input x, eager's does not"}
+
+
+def test_memory_shared_between_outputs():
+    def one_for_both(out, inputs):
+        return [out[0], out[0], *out[2:]]
+
+    found = refused(lambda x: (x.sin(), x.sin()), torch.randn(3), backend=backend(one_for_both))
+    assert found == {"output 1": "shares memory with output 0, eager's does not"}
+
+
+def test_memory_no_longer_shared():
+    def apart(out, inputs):
+        return [t.clone() for t in out]
+
+    def both(x):
+        y = x.sin()
+        return y, y[1:]
+
+    found = refused(both, torch.randn(3), backend=backend(apart))
+    assert found == {"output 1": "does not share memory with output 0, eager's does"}
+
+
+def test_swapped_gradients():
+    def swapped(out, inputs):
+        return [out[1], out[0], *out[2:]]
+
+    found = refused(lambda x, y: x.sin() * y.cos(), leaf(4), leaf(4), backend=backend(backward=swapped))
+    assert set(found) == {"gradient of x", "gradient of y"}
+
+
+@pytest.mark.parametrize("extra", [True, False])
+def test_other_random_state_afterwards(extra):
+    def draws(out, inputs):
+        torch.rand(1)
+        return out
+
+    def keeps(gm, example_inputs):
+        def run(*inputs):
+            state = torch.get_rng_state()
+            try:
+                return gm(*inputs)
+            finally:
+                torch.set_rng_state(state)
+
+        return run
+
+    faulty = backend(draws) if extra else aotkit.Backend(keeps)
+    found = refused(F.dropout, torch.randn(4), backend=faulty)
+    assert found == {"random generator": "compiled and eager leave it in different states"}
+
+
+def test_nan_at_another_place():
+    found = refused(torch.sqrt, torch.tensor([-1.0, 1.0, 4.0]), backend=backend(replacing(0, lambda y: y.flip(0))))
+    assert found == {"output 0": "has NaN or infinity at other places than eager's"}
+
+
+def test_infinity_of_the_other_sign():
+    found = refused(torch.exp, torch.tensor([1e3, 1.0]), backend=backend(replacing(0, lambda y: -y)))
+    assert found == {"output 0": "has NaN or infinity at other places than eager's"}
+
+
+@pytest.mark.parametrize(
+    ("fn", "alter"), [(lambda x: x.argsort(), lambda y: y + (y == 2)), (lambda x: x > 0, torch.logical_not)]
+)
+def test_exact_types_have_no_tolerance(fn, alter):
+    assert "elements" in refused(fn, torch.randn(8), backend=backend(replacing(0, alter)))["output 0"]
+
+
+def test_zeros_instead_of_a_gradient():
+    found = refused(lambda x, y: x * y.exp(), leaf(3), leaf(3), backend=backend(backward=replacing(1, torch.zeros_like)))
+    assert list(found) == ["gradient of y"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
+def test_a_tenth_too_much(dtype):
+    x = torch.randn(50, dtype=dtype)
+    assert list(refused(lambda x: x * x, x, backend=backend(replacing(0, lambda y: 1.1 * y)))) == ["output 0"]
+
+
+# No false alarms.
+
+
+class BiasBeforeNorm(nn.Sequential):
+    """The gradient of the convolution's bias is rounding errors only."""
+
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8))
+
+
+class Dropout(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.GELU(), nn.Dropout(0.3), nn.Linear(64, 8))
+
+
+ROUNDING = {
+    "bias_before_batch_norm": (BiasBeforeNorm, (4, 3, 16, 16), torch.float32, 1.0, 0.0),
+    "dropout": (Dropout, (64, 32), torch.float32, 1.0, 0.0),
+    "relu_at_zero": (lambda: lambda x: F.relu(x - x.mean(0) - (x - x.mean(0))), (64, 64), torch.float32, 1.0, 0.0),
+    "softmax_bfloat16": (lambda: lambda x: x.softmax(-1), (64, 128), torch.bfloat16, 1.0, 0.0),
+    "cumsum": (lambda: lambda x: x.cumsum(0), (100_000,), torch.float32, 1.0, 0.0),
+    "sum_that_cancels": (lambda: lambda x: x.sum(0), (100_000, 4), torch.float32, 1e3, 0.0),
+    "logsumexp": (lambda: lambda x: x.logsumexp(-1), (64, 128), torch.float32, 30.0, 0.0),
+    "layer_norm_large_mean": (lambda: lambda x: F.layer_norm(x, (128,)), (64, 128), torch.float32, 1.0, 1e3),
+    "matmul": (lambda: lambda x: F.gelu(x @ x), (256, 256), torch.float32, 1.0, 0.0),
+    "log_softmax": (lambda: lambda x: F.log_softmax(x, -1), (64, 1000), torch.float32, 10.0, 0.0),
+    "norm": (lambda: lambda x: x / x.norm(dim=-1, keepdim=True), (64, 128), torch.float32, 1e4, 0.0),
+    "half": (lambda: lambda x: F.gelu(x @ x), (64, 64), torch.float16, 1.0, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDING)
+@pytest.mark.parametrize("seed", range(2))
+def test_rounding_is_no_fault(name, seed):
+    make, shape, dtype, scale, shift = ROUNDING[name]
+    torch.manual_seed(seed)
+    fn = make()
+    x = (torch.randn(shape) * scale + shift).to(dtype).requires_grad_()
+    assert aotkit.check(fn, x, backend="inductor").passed
+
+
+# What a function may not do, and what it leaves.
+
+
+def unused_rand(x):
+    torch.rand(3)
+    return x * 2
+
+
+def unused_dropout(x):
+    F.dropout(x)
+    return x * 2
+
+
+def unused_permutation(x):
+    torch.randperm(5)
+    return x * 2
+
+
+@pytest.mark.parametrize("partition", aotkit.list_partitioners())
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("fn", [unused_rand, unused_dropout, unused_permutation])
+@pytest.mark.parametrize("backend", ["nop", "inductor"])
+def test_unused_draws_move_the_generator_on(fn, grad, backend, partition):
+    x = torch.ones(3, requires_grad=grad)
+    compiled = aotkit.compile(fn, backend=backend, partition=partition)
+    states = []
+    for call in (fn, compiled):
+        torch.manual_seed(1)
+        call(x)
+        states.append(torch.rand(3))
+    assert torch.equal(*states)
+
+
+def sets_state(x):
+    state = torch.get_rng_state()
+    y = x * torch.rand(3)
+    torch.set_rng_state(state)
+    return y
+
+
+def forks(x):
+    with torch.random.fork_rng():
+        y = x * torch.rand(3)
+    return y
+
+
+def seeds(x):
+    torch.manual_seed(3)
+    return x * torch.rand(3)
+
+
+def sets_default_dtype(x):
+    torch.set_default_dtype(torch.float64)
+    return x * torch.ones(3)
+
+
+def sets_precision(x):
+    torch.set_float32_matmul_precision("high")
+    return x * 2
+
+
+def becomes_deterministic(x):
+    torch.use_deterministic_algorithms(True)
+    return x * 2
+
+
+@pytest.fixture
+def switches():
+    yield
+    torch.set_default_dtype(torch.float32)
+    torch.set_float32_matmul_precision("highest")
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("switches")
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (sets_state, "sets the state of torch's random generator"),
+        (forks, "sets the state of torch's random generator"),
+        (seeds, "seeds torch's random generator"),
+        (sets_default_dtype, "global switch of torch changed"),
+        (sets_precision, "global switch of torch changed"),
+        (becomes_deterministic, "global switch of torch changed"),
+    ],
+)
+def test_global_state_is_not_for_a_graph_to_change(fn, message, check):
+    with pytest.raises(aotkit.TraceError, match=message):
+        aotkit.compile(fn, backend="nop", check=check)(torch.ones(3))
+
+
+def test_switches_inside_a_with_statement_are_allowed():
+    def f(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return x @ x
+
+    assert aotkit.check(f, leaf(4, 4), backend="nop").passed
+
+
+def test_the_check_leaves_the_random_state():
+    compiled = aotkit.compile(F.dropout, backend="nop")
+    before = torch.get_rng_state()
+    compiled.graphs(torch.ones(4))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_generator_of_the_users(check):
+    generator = torch.Generator()
+
+    def f(x):
+        return x + torch.rand(3, generator=generator)
+
+    compiled = aotkit.compile(f, backend="nop", check=check)
+    runs = []
+    for call in (f, compiled):
+        generator.manual_seed(5)
+        runs.append(torch.stack([call(torch.ones(3)), call(torch.ones(3)), torch.rand(3, generator=generator)]))
+    assert torch.equal(*runs)

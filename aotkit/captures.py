@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from aotkit.code_names import UNSPELLED, attribute_names, functions_of, global_names, imported_modules, methods
@@ -69,6 +70,7 @@ class Walk:
         slots: the places in which the function finds values.
         containers: named dicts, lists and sets that it could change.
         caches: functions with `functools.cache`.
+        generators: random generators.
     """
 
     def __init__(self, mentioned: set[str], roots: int) -> None:
@@ -78,6 +80,7 @@ class Walk:
         self.slots: list[Slot] = []
         self.containers: list[tuple[str, Any]] = []
         self.caches: list[Any] = []
+        self.generators: list[torch.Generator] = []
         self._variables: dict[int, str] = {}
         self._alive: list[Any] = []  # ids are unique only among living objects
         self._source = FetchSource(roots)
@@ -146,6 +149,8 @@ class Walk:
     # Kinds of objects.
 
     def _inert(self, value: Any, variable: str, name: str) -> None:
+        if isinstance(value, torch.Generator):
+            self.generators.append(value)
         self._source.require(f"{variable} is {self._source.bind(value)}")
 
     def _changeable(self, value: Any, variable: str, name: str) -> None:

@@ -57,6 +57,7 @@ class Signature:
         captured: the tensors that the function captures.
         tensors: all tensors, arguments first.
         names: one for each.
+        generators: random generators that the function draws from, besides torch's own.
     """
 
     def __init__(self, recipe: Recipe, arguments: Arguments, walk: Walk, names: Sequence[str]) -> None:
@@ -66,6 +67,7 @@ class Signature:
         self.captured = [tensor for _, tensor in walk.tensors.values()]
         self.tensors = [*arguments.tensors, *self.captured]
         self.names = [*names, *(name for name, _ in walk.tensors.values())]
+        self.generators = walk.generators
         self.static = [False] * len(arguments.tensors) + [True] * len(self.captured)
 
     def run(self, doing: str, tensors: Sequence[Any]) -> Any:
@@ -129,6 +131,11 @@ class Entry:
         self._outputs = outputs
         assert pipeline.graphs is not None  # AOTAutograd always compiles a forward graph
         self.graphs = pipeline.graphs
+        if foreign := aot.generators_of(self.graphs.forward) - set(signature.generators):
+            raise TraceError(
+                f"{recipe.name!r} draws from {len(foreign)} random generators that it makes itself; a graph would go on "
+                "with the same one. Make them outside, or draw from torch's own."
+            )
         self.graphs.input_names = tuple(signature.names)
         self.report: CheckReport | None = None
         self.offsets = reads.offsets
@@ -170,7 +177,8 @@ class Entry:
             MismatchError: they differ.
         """
         eager = functools.partial(signature.run, "run in float64")
-        self.report = checker.check(recipe.subject, signature.names, self.run, eager, signature.tensors, want)
+        tensors, generators = signature.tensors, signature.generators
+        self.report = checker.check(recipe.subject, signature.names, self.run, eager, tensors, want, generators)
         checker.raise_if_different(self.report)
 
 
@@ -182,13 +190,18 @@ class _Outputs:
         self._spec: Any = None
 
     def flatten(self, outputs: Any) -> list[Any]:
-        leaves, self._spec = pytree.tree_flatten(outputs, is_leaf=is_size)
+        leaves, self._spec = pytree.tree_flatten(outputs, is_leaf=lambda value: isinstance(value, torch.Size))
         computed = []
         self._leaves = []
         for leaf in leaves:
             if aot.is_traced(leaf):
                 self._leaves.append(_COMPUTED)
                 computed.append(leaf)
+            elif isinstance(leaf, torch.Size) and not is_size(leaf):
+                raise TraceError(
+                    "the function returns a torch.Size of sizes that dynamic=True leaves open. Return the numbers, or "
+                    "use dynamic=False."
+                )
             elif is_constant(leaf):
                 self._leaves.append(leaf)
             elif isinstance(leaf, Tensor):
@@ -242,4 +255,5 @@ def _explained(recipe: Recipe, signature: Signature, ran_in_eager: bool) -> Iter
 
 def outcome_in_eager(signature: Signature) -> Any:
     """Outputs, gradients and mutations of the function itself, run on copies of the inputs."""
-    return run_on_copies(functools.partial(signature.run, "run on copies of its inputs"), signature.tensors)
+    run = functools.partial(signature.run, "run on copies of its inputs")
+    return run_on_copies(run, signature.tensors, signature.generators)

@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from aotkit.checker import CheckReport
@@ -134,6 +135,8 @@ def _is_intact(module: CompiledModule) -> bool:
 def _method(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def forward(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # Dynamo of torch 2.11 cannot follow the rest
+            return original(self, *args, **kwargs)
         if _is_intact(self):
             return function_of(self)(*args, **kwargs)
         return type(type(self)._aotkit.module).forward(self, *args, **kwargs)

@@ -63,7 +63,11 @@ def is_inert(value: Any) -> bool:
     package = package_of(type(value))
     if package == "torch":
         return not isinstance(value, torch.optim.Optimizer)
-    return package in sys.stdlib_module_names and not isinstance(value, CHANGEABLE) and not getattr(value, "__dict__", None)
+    return (
+        package in sys.stdlib_module_names
+        and not isinstance(value, CHANGEABLE)
+        and not getattr(value, "__dict__", None)
+    )
 
 
 def slot_names(cls: type) -> list[str]:

@@ -87,16 +87,8 @@ def test_memory_shared_between_outputs():
     assert found == {"output 1": "shares memory with output 0, eager's does not"}
 
 
-def test_memory_no_longer_shared():
-    def apart(out, inputs):
-        return [t.clone() for t in out]
-
-    def both(x):
-        y = x.sin()
-        return y, y[1:]
-
-    found = refused(both, torch.randn(3), backend=backend(apart))
-    assert found == {"output 1": "does not share memory with output 0, eager's does"}
+def test_a_traced_dropout_that_copies_is_no_fault():
+    assert aotkit.check(lambda x: F.dropout(x, training=False), torch.randn(3), backend="nop").passed
 
 
 def test_swapped_gradients():
@@ -146,7 +138,9 @@ def test_exact_types_have_no_tolerance(fn, alter):
 
 
 def test_zeros_instead_of_a_gradient():
-    found = refused(lambda x, y: x * y.exp(), leaf(3), leaf(3), backend=backend(backward=replacing(1, torch.zeros_like)))
+    found = refused(
+        lambda x, y: x * y.exp(), leaf(3), leaf(3), backend=backend(backward=replacing(1, torch.zeros_like))
+    )
     assert list(found) == ["gradient of y"]
 
 
@@ -304,6 +298,7 @@ def test_the_check_leaves_the_random_state():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.11 cannot trace a generator")
 @pytest.mark.parametrize("check", [True, False])
 def test_a_generator_of_the_users(check):
     generator = torch.Generator()

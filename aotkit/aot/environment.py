@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional as F
 from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
@@ -58,7 +59,6 @@ def environment() -> tuple[Hashable, ...]:
         torch._C._get_math_sdp_enabled(),
         torch._C._get_cudnn_enabled(),
         torch._C._get_cudnn_benchmark(),
-        torch._C._get_mkldnn_enabled(),
     )
 
 
@@ -122,6 +122,11 @@ def memory_pattern(tensors: Sequence[Tensor], offsets: bool = False) -> Hashable
     return begins, shared
 
 
+def _drops(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> bool:
+    """Whether a call of `F.dropout` with these arguments does anything."""
+    return training and p != 0
+
+
 class TensorReads(TorchFunctionMode):
     """Watches what a traced function asks about its inputs that a graph does not hold.
 
@@ -146,6 +151,8 @@ class TensorReads(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         self.offsets = self.offsets or func in self._OFFSETS
+        if func is F.dropout and not _drops(*args, **(kwargs or {})):
+            return args[0]  # as eager does; torch's decomposition returns a copy
         is_set = getattr(func, "__name__", "") == "__set__"
         if (is_set or func in self._STATE) and args and id(args[0]) in self.inputs:
             what = getattr(getattr(func, "__self__", func), "__name__", "an attribute")

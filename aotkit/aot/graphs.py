@@ -65,6 +65,12 @@ def sparse_nodes(gm: GraphModule) -> list[str]:
     return [name for name, v in values.items() if isinstance(v, Tensor) and v.layout is not torch.strided]
 
 
+def generators_of(gm: GraphModule) -> set[torch.Generator]:
+    """The random generators that a graph holds as constants."""
+    arguments = (a for node in gm.graph.nodes for a in (*node.args, *node.kwargs.values()))
+    return {a for a in arguments if isinstance(a, torch.Generator)}
+
+
 def mutated_inputs(graph: Graph) -> set[Any]:
     """The placeholders whose tensors the graph's function changes in place."""
     descriptions = tree_leaves(graph.output_node().meta.get("desc", ()))

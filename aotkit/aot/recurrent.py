@@ -1,4 +1,4 @@
-"""Dropout between the layers of traced RNNs, which torch's own decomposition leaves out."""
+"""Repairs of torch's decomposition of RNNs: dropout between layers, which it leaves out; the shape of final states."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @contextmanager
-def dropout_between_layers() -> Iterator[None]:
+def correct_recurrent_layers() -> Iterator[None]:
     """While a function is traced, decompose stacked RNNs, LSTMs and GRUs one layer at a time, with dropout between."""
     from torch._decomp import decompositions
 
@@ -43,7 +43,14 @@ def _layer_by_layer(stack: Callable[..., Any]) -> Callable[..., Any]:
             own = slice(i * directions, (i + 1) * directions)
             args = hidden[own], params[own], has_biases, 1, 0.0, train, bidirectional, False, layer
             sequence, after = stack(sequence, *args)
-            last += after
+            last += map(_shaped_like, after, hidden[own])
         return (sequence.transpose(0, 1) if batch_first else sequence), last
 
     return layers
+
+
+def _shaped_like(state: Any, before: Any) -> Any:
+    """A layer's final state in the shape of its first; torch 2.11 returns those of an LSTM with one dimension more."""
+    if isinstance(state, tuple):
+        return tuple(map(_shaped_like, state, before))
+    return state if state.shape == before.shape else state.reshape(before.shape)

@@ -133,8 +133,8 @@ class Entry:
         self.graphs = pipeline.graphs
         if foreign := aot.generators_of(self.graphs.forward) - set(signature.generators):
             raise TraceError(
-                f"{recipe.name!r} draws from {len(foreign)} random generators that it makes itself; a graph would go on "
-                "with the same one. Make them outside, or draw from torch's own."
+                f"{recipe.name!r} draws from {len(foreign)} random generators that it makes itself; a graph would go "
+                "on with the same one. Make them outside, or draw from torch's own."
             )
         self.graphs.input_names = tuple(signature.names)
         self.report: CheckReport | None = None

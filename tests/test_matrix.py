@@ -16,6 +16,13 @@ COMPILE_IN_NO_TIME = ("nop",)
 TOLERANCE = {torch.bfloat16: 4e-2, torch.float32: 1e-4, torch.complex64: 1e-4, torch.float64: 1e-8}
 
 
+# What a backend cannot do on a device, with the words in which it says so.
+KNOWN_GAPS = {
+    ("nnc", "cuda", "scaled_dot_product_attention"): "TorchScript takes no None for attn_bias",
+    ("nnc", "cuda", "TransformerBlock"): "TorchScript takes no None for attn_bias",
+}
+
+
 def combinations():
     partitioners = aotkit.list_partitioners()
     for b, backend in enumerate(aotkit.list_backends()):
@@ -28,7 +35,11 @@ def combinations():
 
 @pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex operators:UserWarning")
 @pytest.mark.parametrize(("case", "backend", "partitioner"), list(combinations()), indirect=["backend", "partitioner"])
-def test_equals_eager(case, backend, partitioner, device):
+def test_equals_eager(case, backend, partitioner, device, request):
+    if backend == "nnc" and device.type == "cpu":
+        pytest.skip("nnc fuses CPU code only in PyTorch builds with LLVM")
+    if reason := KNOWN_GAPS.get((backend, device.type, case.name)):
+        request.applymarker(pytest.mark.xfail(raises=aotkit.CompileError, reason=reason, strict=True))
     eager, wrapped = build(case, device), build(case, device)
     compiled = aotkit.compile(wrapped, backend=backend, partition=partitioner)
 

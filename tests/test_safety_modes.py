@@ -164,7 +164,7 @@ def test_train_and_eval(partition, check):
         m[2].p = 0.1
         yield m(x)
 
-    compare(scenario, check, partition=partition)
+    compare(scenario, check, partition=partition, exact=False)  # a kernel's sums may depend on where memory begins
 
 
 @agrees

@@ -122,9 +122,11 @@ def memory_pattern(tensors: Sequence[Tensor], offsets: bool = False) -> Hashable
     return begins, shared
 
 
-def _drops(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> bool:
-    """Whether a call of `F.dropout` with these arguments does anything."""
-    return training and p != 0
+def _trivial_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor | None:
+    """What eager's `F.dropout` returns where it draws nothing, else None. torch's decomposition copies, and draws."""
+    if not training or p == 0:
+        return input
+    return input * torch.zeros((), dtype=input.dtype, device=input.device) if p == 1 and not inplace else None
 
 
 class TensorReads(TorchFunctionMode):
@@ -151,8 +153,8 @@ class TensorReads(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         self.offsets = self.offsets or func in self._OFFSETS
-        if func is F.dropout and not _drops(*args, **(kwargs or {})):
-            return args[0]  # as eager does; torch's decomposition returns a copy
+        if func is F.dropout and (result := _trivial_dropout(*args, **(kwargs or {}))) is not None:
+            return result
         is_set = getattr(func, "__name__", "") == "__set__"
         if (is_set or func in self._STATE) and args and id(args[0]) in self.inputs:
             what = getattr(getattr(func, "__self__", func), "__name__", "an attribute")

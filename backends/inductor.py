@@ -50,12 +50,11 @@ def fold_and_fuse(gm: GraphModule, inputs: Any) -> None:
 
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """Inductor's table without random operators: decomposed, they would draw other numbers than eager."""
+    """Inductor's table, without dropout: decomposed, it would draw other numbers than eager."""
     with config.patch(SETTINGS):
-        table = select_decomp_table()
-    seeded = {op for op in table if torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())}
-    # Inductor insists on this decomposition. On the CPU it draws what eager draws; on CUDA the check refuses it.
-    return {op: f for op, f in table.items() if op not in seeded or op is torch.ops.aten.bernoulli.default}
+        table = dict(select_decomp_table())
+    table.pop(torch.ops.aten.native_dropout.default, None)
+    return table
 
 
 backend = Backend(

@@ -1,6 +1,6 @@
 """Save every value that the backward pass reads; recompute nothing that the function did not ask to recompute.
 
-The same memory as eager, or a little less. `torch.utils.checkpoint` inside the function is honoured.
+The same memory as eager, or a little less. `torch.utils.checkpoint` is honoured where Dynamo captures the function.
 Source: `functorch.compile.default_partition`.
 """
 

@@ -127,12 +127,8 @@ class CapturedCompiler:
         unused = aot.unused_gradients(pipeline.gradient_uses, compiled)
 
         def run(*inputs: Any) -> Sequence[Any]:
-            before = aot.nodes_of(inputs)
-            results = compiled.call(*inputs)
-            if graphs.backward is not None:
-                mutated = [inputs[i] for i in compiled.mutated]
-                aot.watch_backward([*results, *mutated], before, self._recipe.name, unused)
-            return results
+            has_backward = graphs.backward is not None
+            return aot.run_watched(compiled, inputs, self._recipe.name, unused, has_backward=has_backward)
 
         return graphs, run
 

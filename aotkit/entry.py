@@ -163,11 +163,8 @@ class Entry:
         compiled = self._compiled
         if compiled.leaf_mutated and torch.is_grad_enabled():
             aot.refuse_leaf_mutation([tensors[i] for i in compiled.leaf_mutated])
-        before = aot.nodes_of(tensors)
-        results = compiled.call(*tensors)
-        if self.graphs.backward is not None:
-            mutated = [tensors[i] for i in compiled.mutated]
-            aot.watch_backward([*results, *mutated], before, self._name, self._unused)
+        has_backward = self.graphs.backward is not None
+        results = aot.run_watched(compiled, tensors, self._name, self._unused, has_backward=has_backward)
         return self._outputs.rebuild(results)
 
     def check(self, recipe: Recipe, signature: Signature, want: Any) -> None:

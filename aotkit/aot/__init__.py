@@ -5,7 +5,7 @@ from typing import Any
 
 from torch.utils import _pytree
 
-from aotkit.aot.backward import gradient_uses, nodes_of, refuse_leaf_mutation, unused_gradients, watch_backward
+from aotkit.aot.backward import gradient_uses, refuse_leaf_mutation, run_watched, unused_gradients
 from aotkit.aot.dynamo import captured_names, dynamo_backend, dynamo_compile, uncompiled_graph
 from aotkit.aot.environment import (
     TensorReads,
@@ -74,18 +74,17 @@ __all__ = [
     "nnc_fuser",
     "nnc_fuses_on_cpu",
     "no_other_randomness",
-    "nodes_of",
     "outside_fake_mode",
     "pytree",
     "pytree_children",
     "random_state",
     "refuse_leaf_mutation",
+    "run_watched",
     "sparse_nodes",
     "tensor_key",
     "trace",
     "uncompiled_graph",
     "unused_gradients",
-    "watch_backward",
     "why_eager",
     "why_eager_tensor",
     "without_saved_tensor_hooks",

@@ -51,12 +51,24 @@ def unused_gradients(uses: Sequence[frozenset[int]], compiled: Compiled) -> Sequ
     return [frozenset(compiled.tangents[i] for i in used) for used in uses]
 
 
-def nodes_of(tensors: Sequence[Any]) -> set[Any]:
+def _nodes_of(tensors: Sequence[Any]) -> set[Any]:
     """The autograd nodes that computed these tensors."""
     return {t.grad_fn for t in tensors if isinstance(t, Tensor) and t.grad_fn is not None}
 
 
-def watch_backward(tensors: Sequence[Any], before: set[Any], name: str, uses: Sequence[frozenset[int]] | None) -> None:
+def run_watched(
+    compiled: Compiled, inputs: Sequence[Any], name: str, uses: Sequence[frozenset[int]] | None, *, has_backward: bool
+) -> Sequence[Any]:
+    """Call a compiled graph; if it has a backward graph, see to it that its backward pass behaves as eager's."""
+    if not has_backward:
+        return compiled.call(*inputs)
+    before = _nodes_of(inputs)
+    results = compiled.call(*inputs)
+    _watch_backward([*results, *(inputs[i] for i in compiled.mutated)], before, name, uses)
+    return results
+
+
+def _watch_backward(tensors: Sequence[Any], before: set[Any], name: str, uses: Sequence[frozenset[int]] | None) -> None:
     """Give the backward of one call the behaviour of eager where AOTAutograd's own differs.
 
     It refuses `create_graph=True`, whose gradients would have no graph of their own; and an input whose outputs took
@@ -89,7 +101,7 @@ def watch_backward(tensors: Sequence[Any], before: set[Any], name: str, uses: Se
 
 def _autograd_node(tensors: Sequence[Any], before: set[Any]) -> Any:
     """The autograd node of a compiled call, found from its results: views and copies may stand in between."""
-    nodes = nodes_of(tensors) - before
+    nodes = _nodes_of(tensors) - before
     for _ in range(4):
         for node in nodes:
             if node.name() == "CompiledFunctionBackward":

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aotkit.checker import CheckReport
-from aotkit.compiler import Capture, compile, recipe_of
+from aotkit.compiler import Capture, compile
 from aotkit.dynamo import CapturedCompiler
 from aotkit.errors import UnavailableError
 from aotkit.interfaces import Graphs, Partitioner
 from aotkit.modules import function_of
+from aotkit.recipe import recipe_of
 from aotkit.registry import AnyBackend, backend_status
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from aotkit.aot import pytree, pytree_children
-from aotkit.captures import EagerOnly
 from aotkit.constants import constant_key, is_constant
+from aotkit.errors import EagerOnly
 
 
 class Arguments(NamedTuple):
@@ -64,9 +64,11 @@ class Parameters:
         Raises:
             EagerOnly: the arguments do not fit, as far as `inspect` can tell: Python shall decide.
         """
+        if not kwargs and len(args) == self._plain_count:
+            return args, kwargs
         if getattr(self._fn, "__defaults__", None) is not self._defaults:
             self._read()
-        if self._signature is None or (not kwargs and len(args) == self._plain_count):
+        if self._signature is None:
             return args, kwargs
         try:
             bound = self._signature.bind(*args, **kwargs)
@@ -121,7 +123,7 @@ def flatten(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
         else:
             objects.append(leaf)
             key.append(object)
-    return Arguments(leaves, spec, tensors, objects, (spec.num_leaves, _structure(spec), tuple(key)))
+    return Arguments(leaves, spec, tensors, objects, (spec.num_leaves, structure_of(spec), tuple(key)))
 
 
 def is_size(value: Any) -> bool:
@@ -129,11 +131,11 @@ def is_size(value: Any) -> bool:
     return isinstance(value, torch.Size) and all(type(n) is int for n in value)
 
 
-def _structure(spec: Any) -> Hashable:
+def structure_of(spec: Any) -> Hashable:
     """A tree's structure, exactly: the order of dict keys counts, and {1: x} is neither {1.0: x} nor {True: x}."""
     if spec.type is None:  # a leaf
         return None
-    return spec.type, _hashable(spec.context), *map(_structure, pytree_children(spec))
+    return spec.type, _hashable(spec.context), *map(structure_of, pytree_children(spec))
 
 
 def _hashable(context: Any) -> Hashable:

@@ -2,62 +2,53 @@
 
 `find_captures` walks from the function (and from arguments that are objects) to every tensor and constant that its code
 mentions. Tensors become inputs of the graph, so they are fetched again on every call; constants are baked into the
-graph, so they are compared on every call. Both happen in one generated function, `Captures.fetch`.
+graph, so they are compared on every call. Both happen in one generated function, the guard.
 """
 
 import collections
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from aotkit.code_names import UNSPELLED, attribute_names, functions_of, global_names, imported_modules, methods
 from aotkit.constants import constant_set, is_constant
-from aotkit.errors import TraceError
-from aotkit.guards import Fetch, FetchSource
+from aotkit.errors import EagerOnly, TraceError
+from aotkit.guards import Guard, GuardSource
 from aotkit.objects import RECORDS, data_of_class, is_inert, is_trusted, slot_names, state_of
 from aotkit.substitution import MISSING, Slot
 
 MOST_OBJECTS = 100_000
+TENSOR_ATTRIBUTES = frozenset(dir(nn.Parameter))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MODULE_STATE = ("training", "_parameters", "_buffers", "_modules", *_HOOKS)
 _PLAIN_CONTAINERS = (dict, list, tuple, collections.OrderedDict, collections.defaultdict, collections.deque)
 
 
-class EagerOnly(Exception):
-    """The call has to run eagerly; the message says why."""
+Root = tuple[str, Any, str]  # an expression, the object that it stands for, and a name for people
 
 
-class Captures(NamedTuple):
-    """Tensors that a function captures, in a fixed order, and how to find them again.
+def find_captures(source: GuardSource, roots: Sequence[Root], arguments: Mapping[str, Tensor]) -> tuple[Guard, "Walk"]:
+    """Walk from `roots`: what the guard finds and compares, and the tensors and their slots as they are now.
 
-    Attributes:
-        names: one for each tensor, `layer.weight` or the variable's name.
-        fetch: from the roots to the tensors as they are now, or None when anything else that the function
-            captures is no longer as it was.
-    """
-
-    names: Sequence[str]
-    fetch: Fetch
-
-
-def find_captures(roots: Sequence[Any], root_names: Sequence[str]) -> tuple[Captures, "Walk"]:
-    """Walk from `roots`; the walk holds the tensors and their slots as they are now, for tracing.
+    Args:
+        source: what a guard does before.
+        arguments: variables of `source` that hold tensors, which the guard returns first.
 
     Raises:
         EagerOnly: the function reads something that can be neither fetched nor compared.
     """
     mentioned: set[str] = set()
     while True:
-        walk = Walk(mentioned, len(roots))
-        for i, (root, name) in enumerate(zip(roots, root_names, strict=True)):
-            walk.visit(root, f"roots[{i}]", name, None)
+        walk = Walk(mentioned, source.copy())
+        for path, root, name in roots:
+            walk.visit(root, path, name, None)
         if walk.mentioned == mentioned:
-            return Captures([name for name, _ in walk.tensors.values()], walk.compile()), walk
+            return walk.compile(arguments), walk
         mentioned = walk.mentioned
 
 
@@ -73,7 +64,7 @@ class Walk:
         generators: random generators.
     """
 
-    def __init__(self, mentioned: set[str], roots: int) -> None:
+    def __init__(self, mentioned: set[str], source: GuardSource) -> None:
         self._filter = mentioned
         self.mentioned = set(mentioned)
         self.tensors: dict[int, tuple[str, Tensor]] = {}
@@ -82,13 +73,17 @@ class Walk:
         self.caches: list[Any] = []
         self.generators: list[torch.Generator] = []
         self._variables: dict[int, str] = {}
+        self._methods: set[tuple[type, str, str]] = set()
         self._alive: list[Any] = []  # ids are unique only among living objects
-        self._source = FetchSource(roots)
+        self._source = source
         self._at_root = True
 
-    def compile(self) -> Fetch:
-        """The function that fetches the tensors."""
-        return self._source.compile([self._variables[i] for i in self.tensors])
+    def compile(self, arguments: Mapping[str, Tensor]) -> Guard:
+        """The function that compares, and fetches these variables and the tensors found."""
+        tensors = {**arguments, **{self._variables[i]: tensor for i, (_, tensor) in self.tensors.items()}}
+        if self._filter - TENSOR_ATTRIBUTES or self._filter & UNSPELLED:
+            self._source.require_no_attributes([name for name, tensor in tensors.items() if not vars(tensor)])
+        return self._source.compile(list(tensors))
 
     def visit(self, value: Any, path: str, name: str, slot: tuple[Any, Any, bool] | None) -> None:
         """Visit what the expression `path` stands for; `slot` is where it is kept: container, key, is an attribute."""
@@ -100,14 +95,13 @@ class Walk:
         if (variable := self._variables.get(id(value))) is not None:
             self._source.require(f"{path} is {variable}")
             return
-        variable = self._variables[id(value)] = f"v{len(self._variables)}"
+        variable = self._variables[id(value)] = self._source.assign(path)
         if len(self._variables) > MOST_OBJECTS:
             raise TraceError(
                 f"the function reaches more than {MOST_OBJECTS} objects through its closure, globals and attributes; "
                 "pass what it needs as arguments, or use capture='dynamo'."
             )
         self._alive.append(value)
-        self._source.assign(variable, path)
         try:
             self._kind(value)(value, variable, name)
         except RecursionError:
@@ -159,17 +153,16 @@ class Walk:
     def _tensor(self, value: Tensor, variable: str, name: str) -> None:
         if isinstance(value, nn.UninitializedParameter | nn.UninitializedBuffer):
             raise EagerOnly(f"{name} is not initialised yet")
-        # While another thread traces, a stand-in of another type is in this place: `fetch` must not return that.
-        self._source.require_type(variable, value)
         self.tensors[id(value)] = (name, value)
-        self._state(value, variable, name, everything=False)
+        if vars(value):
+            self._state(value, variable, name, everything=False)
 
     def _dict(self, value: dict[Any, Any], variable: str, name: str) -> None:
         if not all(map(_is_key, dict.keys(value))):
             self._changeable(value, variable, name)
         self.containers.append((name, value))
         self._source.require_type(variable, value)
-        self._source.require(f"same_constants({variable}, {self._source.bind(list(dict.keys(value)))})")
+        self._source.require_keys(variable, list(dict.keys(value)))
         # A subclass may compute something else in its own `__getitem__`.
         get = "{}[{}]" if type(value).__getitem__ is dict.__getitem__ else "dict.__getitem__({}, {})"
         for key, item in list(dict.items(value)):
@@ -199,18 +192,19 @@ class Walk:
         prefix = f"{name}." if name else ""
         state = vars(value)
         self._source.require_type(variable, value)
-        self._source.require(f"{variable}.training is {value.training}")
+        held = self._source.assign(f"{variable}.__dict__")
+        self._source.require(f"{held}['training'] is {value.training}")
         for group in ("_parameters", "_buffers", "_modules"):
             members = state[group]
             self.containers.append((name, members))
-            self._source.require(f"list({variable}.{group}) == {self._source.bind(list(members))}")
-            for key, member in members.items():
-                self.visit(member, f"{variable}.{group}[{key!r}]", f"{prefix}{key}", (members, key, False))
-        for hooks in _HOOKS:
-            if state[hooks]:
-                self.visit(state[hooks], f"{variable}.{hooks}", f"{prefix}{hooks}", None)
-            else:
-                self._source.require(f"not {variable}.{hooks}")
+            if members:
+                found = self._source.assign(f"{held}[{group!r}]")
+                self._source.require_keys(found, list(members))
+                for key, member in members.items():
+                    self.visit(member, f"{found}[{key!r}]", f"{prefix}{key}", (members, key, False))
+        for hooks in filter(state.get, _HOOKS):
+            self.visit(state[hooks], f"{held}[{hooks!r}]", f"{prefix}{hooks}", None)
+        self._source.require_false([f"{held}[{key!r}]" for key in _MODULE_STATE[1:] if not state[key]])
         self._attributes(value, variable, name)
 
     def _object(self, value: Any, variable: str, name: str) -> None:
@@ -312,6 +306,9 @@ class Walk:
         """What code mentions of an object: its own attributes, its methods, and the data of its class."""
         cls = type(value)
         for base, key, path, method in methods(cls, self._filter):
+            if (base, key, path) in self._methods:
+                continue
+            self._methods.add((base, key, path))
             if is_trusted(base):
                 self.mentioned |= attribute_names(method.__code__)
             else:
@@ -328,7 +325,7 @@ class Walk:
         if not state and not hasattr(value, "__dict__"):
             return
         self.containers.append((name, state))
-        self._source.require(f"{variable}.__dict__.keys() == {self._source.bind(frozenset(state))}")
+        self._source.require_keys(f"{variable}.__dict__", list(state))
         prefix = f"{name}." if name else ""
         for key in list(state):
             if key in _MODULE_STATE and isinstance(value, nn.Module):

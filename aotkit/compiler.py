@@ -9,27 +9,28 @@ import dataclasses
 import functools
 import inspect
 import operator
-import shutil
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from aotkit import aot
 from aotkit.arguments import Arguments, Parameters, flatten
-from aotkit.captures import EagerOnly, find_captures
+from aotkit.captures import find_captures
 from aotkit.checker import CheckReport
 from aotkit.copies import Outcome
 from aotkit.dynamo import DynamoFunction
-from aotkit.entry import Entry, Recipe, Signature, outcome_in_eager
-from aotkit.errors import AotkitError, TraceError, warn_of_fallback
-from aotkit.family import Families
+from aotkit.entry import Entry, Failure, Signature, outcome_in_eager
+from aotkit.errors import AotkitError, EagerOnly, TraceError, warn_of_fallback
+from aotkit.family import Families, Found
+from aotkit.guards import ArgumentGuard, GuardSource
 from aotkit.interfaces import Graphs, Partitioner
 from aotkit.methods import BoundFunction
+from aotkit.recipe import Recipe, recipe_of
 from aotkit.recompilation import Recompilations, describe
-from aotkit.registry import AnyBackend, get_backend, get_partitioner, name_of
+from aotkit.registry import AnyBackend
 from aotkit.substitution import Progress
 from aotkit.verdicts import EagerVerdicts
 
@@ -129,25 +130,6 @@ def _options(
     }  # fmt: skip
 
 
-def recipe_of(fn: Any, backend: str | AnyBackend, partition: str | Partitioner, dynamic: bool) -> Recipe:
-    """Resolve the names; what cannot be had fails here, before any tracing."""
-    backend = _default_backend() if backend == "auto" else backend
-    partition = "min_cut" if partition == "auto" else partition
-    return Recipe(
-        fn=fn,
-        name=getattr(fn, "__qualname__", type(fn).__name__),
-        backend=get_backend(backend),
-        backend_name=name_of(backend),
-        partition=get_partitioner(partition),
-        partition_name=name_of(partition),
-        dynamic=dynamic,
-    )
-
-
-def _default_backend() -> str:
-    return "inductor" if any(shutil.which(compiler) for compiler in ("c++", "g++", "clang++", "cl")) else "nop"
-
-
 class CompiledFunction(Generic[P, R]):
     """Call it like the function it wraps; ask it for the graphs that it compiled.
 
@@ -179,7 +161,7 @@ class CompiledFunction(Generic[P, R]):
         self._check = check
         self._on_error = on_error
         self._parameters = Parameters(fn)
-        self._families = Families(dynamic)
+        self._families = Families(self._recipe.name)
         self._verdicts = EagerVerdicts(self._recipe.name)
         self._recompilations = Recompilations(self._recipe.name)
         self._dynamo = DynamoFunction(self._recipe, check, on_error) if capture == "dynamo" else None
@@ -187,10 +169,12 @@ class CompiledFunction(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling():
             return self.__wrapped__(*args, **kwargs)
-        if (reason := aot.why_eager()) is not None:
-            self._verdicts.log(reason)
-            return self.__wrapped__(*args, **kwargs)
-        return self._call(args, kwargs)  # type: ignore[no-any-return]
+        if (found := self._find(args, kwargs)) is None:
+            return self._call_anew(args, kwargs)  # type: ignore[no-any-return]
+        entry, tensors = found
+        if type(entry) is Entry:
+            return entry.run(tensors)  # type: ignore[no-any-return]
+        return self.__wrapped__(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method: the instance is the first argument."""
@@ -249,19 +233,34 @@ class CompiledFunction(Generic[P, R]):
 
     def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
         try:
-            entry, _ = self._prepare(args, kwargs)
+            entry, _ = self._find(args, kwargs) or self._compiled(args, kwargs)
         except EagerOnly as e:
             self._raise_if_eager(str(e))
             raise
-        if isinstance(entry, AotkitError):
-            raise entry
+        if isinstance(entry, Failure):
+            raise entry.error
         return entry
 
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found | None:
+        """A valid entry for a call, and its flat inputs, if there is one."""
+        begun = Progress.begun
+        undisturbed = Progress.ended == begun
+        try:
+            found = self._families.find(*self._parameters.canonical(args, kwargs))
+        except EagerOnly:
+            return None
+        # Another thread that compiles may have put stand-ins where this one looked for captured tensors.
+        return found if undisturbed and Progress.begun == begun else None
+
+    def _call_anew(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call for which there is no entry."""
+        if (reason := aot.why_eager()) is not None:
+            self._verdicts.log(reason)
+            return self.__wrapped__(*args, **kwargs)
         if self._dynamo is not None:
             return self._dynamo(*args, **kwargs)
         try:
-            entry, tensors = self._prepare(args, kwargs)
+            entry, tensors = self._compiled(args, kwargs)
         except EagerOnly as e:
             self._verdicts.log(str(e))
         else:
@@ -269,38 +268,32 @@ class CompiledFunction(Generic[P, R]):
                 return entry.run(tensors)
         return self.__wrapped__(*args, **kwargs)
 
-    def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Entry | AotkitError, Sequence[Tensor]]:
-        """A valid entry and its flat inputs; the error instead of the entry if compiling failed before."""
-        arguments = flatten(*self._parameters.canonical(args, kwargs))
-        roots = (self.__wrapped__, *arguments.objects)
-        key = aot.environment(), arguments.key
-        begun = Progress.begun
-        undisturbed = Progress.ended == begun
-        found = self._families.find(roots, key, arguments.tensors)
-        # Another thread that compiles may have put stand-ins where this one looked for captured tensors.
-        if found is None or not undisturbed or Progress.begun != begun:
-            self._verdicts.consult(arguments)
-            with aot.COMPILE_LOCK, self._verdicts.learning(arguments):
-                found = self._families.find(roots, key, arguments.tensors) or self._compile(roots, key, arguments)
-        return found
+    def _compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
+        args, kwargs = self._parameters.canonical(args, kwargs)
+        arguments = flatten(args, kwargs)
+        self._verdicts.consult(arguments)
+        with aot.COMPILE_LOCK, self._verdicts.learning(arguments):
+            return self._families.find(args, kwargs) or self._compile(args, kwargs, arguments)
 
-    def _compile(
-        self, roots: Sequence[Any], key: Hashable, arguments: Arguments
-    ) -> tuple[Entry | AotkitError, Sequence[Tensor]]:
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Arguments) -> Found:
         names, object_names = self._parameters.names_of(arguments)
-        root_names = [_root_name(self.__wrapped__), *object_names]
-        captures, walk = find_captures(roots, root_names)
+        source = GuardSource()
+        source.require_environment()
+        given = ArgumentGuard(source, args, kwargs)
+        fn = self.__wrapped__
+        objects = zip(given.objects, given.objects.values(), object_names, strict=True)
+        guard, walk = find_captures(source, [(source.bind(fn), fn, _root_name(fn)), *objects], given.tensors)
         signature = Signature(self._recipe, arguments, walk, names)
         for tensor in signature.tensors:
             if (reason := aot.why_eager_tensor(tensor)) is not None:
                 raise EagerOnly(reason)
         entry = self._try_entry(signature)
-        if isinstance(entry, Entry) or not _out_of_memory(entry):
-            self._families.add(roots, key, arguments.tensors, captures, signature.captured, entry)
+        if isinstance(entry, Entry) or not _out_of_memory(entry.error):
+            self._families.add(args, kwargs, guard, signature.tensors, entry)
         self._recompilations.count(lambda: describe(self._parameters, arguments, signature, walk))
         return entry, signature.tensors
 
-    def _try_entry(self, signature: Signature) -> Entry | AotkitError:
+    def _try_entry(self, signature: Signature) -> Entry | Failure:
         try:
             want = outcome_in_eager(signature) if self._check else None
             return _new_entry(self._recipe, signature, want)
@@ -308,7 +301,7 @@ class CompiledFunction(Generic[P, R]):
             if self._on_error == "raise":
                 raise
             warn_of_fallback(self._recipe.name, e)
-            return e
+            return Failure(e, signature)
 
 
 def _new_entry(recipe: Recipe, signature: Signature, want: Outcome | None) -> Entry:
@@ -320,8 +313,7 @@ def _new_entry(recipe: Recipe, signature: Signature, want: Outcome | None) -> En
         if not recipe.dynamic:
             raise
         # Perhaps because of the sizes that were left open.
-        entry = _new_entry(dataclasses.replace(recipe, dynamic=False), signature, want)
-        entry.fix_sizes(signature.tensors)
+        return _new_entry(dataclasses.replace(recipe, dynamic=False), signature, want)
     return entry
 
 

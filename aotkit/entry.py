@@ -1,9 +1,9 @@
 """One compilation: trace a function for one set of inputs, check it against eager, run it."""
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,36 +18,8 @@ from aotkit.constants import is_constant
 from aotkit.copies import run_on_copies
 from aotkit.errors import AotkitError, TraceError
 from aotkit.inspection import recording_source, user_line
-from aotkit.interfaces import Backend, Graphs, Partitioner
-from aotkit.pipeline import Pipeline
+from aotkit.recipe import Recipe
 from aotkit.substitution import substituted
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What to compile, and how.
-
-    Attributes:
-        fn: the function.
-        name: what messages call it.
-        backend_name, partition_name: what messages call those.
-    """
-
-    fn: Callable[..., Any]
-    name: str
-    backend: Backend
-    backend_name: str
-    partition: Partitioner
-    partition_name: str
-    dynamic: bool
-
-    def pipeline(self) -> Pipeline:
-        new_graphs = functools.partial(Graphs, name=self.name, backend=self.backend_name, partition=self.partition_name)
-        return Pipeline(new_graphs, self.backend, self.partition)
-
-    @property
-    def subject(self) -> str:
-        return f"{self.name!r} with backend {self.backend_name!r} and partition {self.partition_name!r}"
 
 
 class Signature:
@@ -106,17 +78,13 @@ class Entry:
     Attributes:
         graphs: what was compiled.
         report: the verdict of the check, if there was one.
-        identities: which inputs are the same tensor.
-        pattern: the memory sharing among the inputs that it is valid for, or None if any will do.
-        offsets: whether that includes where in its storage each input begins.
-        guard: for `dynamic=True`, the conditions on sizes and strides.
+        accepts: whether it is valid for these flat inputs; everything else has been compared.
+        detour: why a call takes AOTAutograd's wrappers, or None if it goes straight to the graphs.
     """
 
     def __init__(self, recipe: Recipe, signature: Signature, *, ran_in_eager: bool) -> None:
-        self._name = recipe.name
         outputs = _Outputs()
         pipeline = recipe.pipeline()
-
         reads = aot.TensorReads()
 
         def flat(*tensors: Any) -> list[Any]:
@@ -125,10 +93,9 @@ class Entry:
                 return outputs.flatten(signature.run("traced", tensors))
 
         with _explained(recipe, signature, ran_in_eager), aot.random_state():
-            self._compiled = aot.trace(
+            compiled = aot.trace(
                 flat, signature.tensors, signature.static, dynamic=recipe.dynamic, **pipeline.keywords()
             )
-        self._outputs = outputs
         assert pipeline.graphs is not None  # AOTAutograd always compiles a forward graph
         self.graphs = pipeline.graphs
         if foreign := aot.generators_of(self.graphs.forward) - set(signature.generators):
@@ -138,34 +105,15 @@ class Entry:
             )
         self.graphs.input_names = tuple(signature.names)
         self.report: CheckReport | None = None
-        self.offsets = reads.offsets
-        self.identities = aot.identity_pattern(signature.tensors)
-        shared = aot.memory_pattern(signature.tensors, self.offsets)
-        self.pattern: Hashable = shared if shared or self._compiled.mutated else None
-        self.guard = self._compiled.guard
-        self._unused = aot.unused_gradients(pipeline.gradient_uses, self._compiled)
+        is_open = [recipe.dynamic and not static for static in signature.static]
+        self.accepts = _validity(signature.tensors, is_open, compiled, reads.offsets)
+        inputs = len(signature.tensors)
+        self._run, self.detour = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, inputs, recipe.name)
+        self._rebuild = outputs.rebuilder()
 
-    def fix_sizes(self, tensors: Sequence[Tensor]) -> None:
-        """Be valid for the sizes and strides of these tensors only."""
-        wanted = [aot.tensor_key(t) for t in tensors]
-        self.guard = lambda others: [aot.tensor_key(t) for t in others] == wanted
-
-    def accepts(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether it is valid for tensors whose types, shapes and strides fit already."""
-        if self.identities != aot.identity_pattern(tensors):
-            return False
-        if self.pattern is not None and self.pattern != aot.memory_pattern(tensors, self.offsets):
-            return False
-        return self.guard is None or self.guard(tensors)
-
-    def run(self, tensors: Sequence[Tensor]) -> Any:
-        """Run the compiled forward graph; its outputs carry the compiled backward graph."""
-        compiled = self._compiled
-        if compiled.leaf_mutated and torch.is_grad_enabled():
-            aot.refuse_leaf_mutation([tensors[i] for i in compiled.leaf_mutated])
-        has_backward = self.graphs.backward is not None
-        results = aot.run_watched(compiled, tensors, self._name, self._unused, has_backward=has_backward)
-        return self._outputs.rebuild(results)
+    def run(self, tensors: list[Tensor]) -> Any:
+        """Run the compiled forward graph; its outputs carry the compiled backward graph. May empty the list."""
+        return self._rebuild(self._run(tensors))
 
     def check(self, recipe: Recipe, signature: Signature, want: Any) -> None:
         """Compare with eager's outcome on copies of the same inputs.
@@ -177,6 +125,38 @@ class Entry:
         tensors, generators = signature.tensors, signature.generators
         self.report = checker.check(recipe.subject, signature.names, self.run, eager, tensors, want, generators)
         checker.raise_if_different(self.report)
+
+
+class Failure:
+    """Takes the place of an entry whose compilation failed, so that such calls run eagerly.
+
+    Attributes:
+        error: why it failed.
+        accepts: whether it stands for these flat inputs.
+    """
+
+    def __init__(self, error: AotkitError, signature: Signature) -> None:
+        self.error = error
+        self.accepts = aot.tensor_guard(signature.tensors)
+
+
+def _validity(
+    tensors: Sequence[Tensor], is_open: Sequence[bool], compiled: aot.Compiled, offsets: bool
+) -> Callable[..., bool]:
+    """A function that tells whether a compilation for `tensors` is valid for its arguments.
+
+    Args:
+        is_open: for each tensor whether its sizes and strides may be others, within `compiled.guard`.
+        offsets: whether it matters where in its storage each begins.
+    """
+    check = aot.tensor_guard(tensors, is_open)
+    guard = compiled.guard
+    shared = aot.memory_pattern(tensors, offsets)
+    if not shared and not compiled.mutated:
+        return check if guard is None else lambda *others: check(*others) and guard(others)
+    return lambda *others: (
+        check(*others) and aot.memory_pattern(others, offsets) == shared and (guard is None or guard(others))
+    )
 
 
 class _Outputs:
@@ -213,10 +193,23 @@ class _Outputs:
                 )
         return computed
 
-    def rebuild(self, results: Sequence[Any]) -> Any:
-        rest = iter(results)
-        leaves = [next(rest) if leaf is _COMPUTED else leaf for leaf in self._leaves]
-        return pytree.tree_unflatten(leaves, self._spec)
+    def rebuilder(self) -> Callable[[Sequence[Any]], Any]:
+        """A function from what the graph computes to the function's result."""
+        leaves, spec = self._leaves, self._spec
+        if leaves == [_COMPUTED] and spec.is_leaf():
+            return operator.itemgetter(0)
+        if (
+            spec.type is tuple
+            and all(child.is_leaf() for child in aot.pytree_children(spec))
+            and set(leaves) == {_COMPUTED}
+        ):
+            return tuple
+
+        def rebuild(results: Sequence[Any]) -> Any:
+            rest = iter(results)
+            return pytree.tree_unflatten([next(rest) if leaf is _COMPUTED else leaf for leaf in leaves], spec)
+
+        return rebuild
 
 
 _COMPUTED = object()

@@ -36,6 +36,10 @@ class UnsupportedError(AotkitError, RuntimeError):
     """A compiled function was used in a way for which it has no graph, such as a second derivative."""
 
 
+class EagerOnly(Exception):
+    """Not for users: a call has to run eagerly; the message says why."""
+
+
 class EagerFallbackWarning(UserWarning):
     """Compilation failed and `on_error="eager"` made the function run uncompiled."""
 

@@ -1,81 +1,98 @@
-"""Where compiled entries are kept and found again: by what the function captures, then by the kinds of its inputs."""
+"""Where compiled entries are kept and found again: by everything but their tensors, then by those."""
 
-from collections.abc import Hashable, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from aotkit import aot
-from aotkit.captures import Captures
-from aotkit.entry import Entry
-from aotkit.errors import AotkitError
+from aotkit.entry import Entry, Failure
+from aotkit.errors import RecompilationWarning, warn_user
+from aotkit.guards import Guard
+
+# An entry holds compiled code, and graphs for inspection.
+MOST_ENTRIES = 256
+
+Found = tuple[Entry | Failure, list[Tensor]]
 
 
 class Family:
-    """The entries of one function for one structure of what it captures.
+    """Entries that share a guard, and differ in the tensors that they are valid for."""
 
-    An error in the place of an entry stands for a compilation that failed, so that the call runs eagerly.
-    """
+    def __init__(self, guard: Guard, entry: Entry | Failure) -> None:
+        self.guard = guard
+        self.entries: tuple[Entry | Failure, ...] = (entry,)
+        self.last = entry
 
-    def __init__(self, captures: Captures, dynamic: bool) -> None:
-        self.captures = captures
-        self._tensor_key = aot.dynamic_key if dynamic else aot.tensor_key
-        self._entries: dict[Hashable, list[Entry | AotkitError]] = {}
-
-    def find(self, key: Hashable, tensors: Sequence[Tensor]) -> Entry | AotkitError | None:
-        for entry in self._entries.get(self._key(key, tensors), ()):
-            if isinstance(entry, AotkitError) or entry.accepts(tensors):
+    def search(self, tensors: list[Tensor]) -> Entry | Failure | None:
+        """The entry that is valid for these tensors."""
+        for entry in self.entries:
+            if entry.accepts(*tensors):
+                self.last = entry
                 return entry
         return None
 
-    def add(self, key: Hashable, tensors: Sequence[Tensor], entry: Entry | AotkitError) -> None:
-        self._entries.setdefault(self._key(key, tensors), []).append(entry)
-
-    def _key(self, key: Hashable, tensors: Sequence[Tensor]) -> Hashable:
-        return key, tuple(map(self._tensor_key, tensors))
-
 
 class Families:
-    """All entries of one function."""
+    """All entries of one function, the one used last first; it drops the oldest beyond `MOST_ENTRIES`.
 
-    def __init__(self, dynamic: bool) -> None:
-        self._dynamic = dynamic
-        self._families: list[Family] = []
+    Threads read it while one of them adds to it: its tuples are replaced, never changed.
+    """
 
-    def find(
-        self, roots: Sequence[Any], key: Hashable, arguments: Sequence[Tensor]
-    ) -> tuple[Entry | AotkitError, Sequence[Tensor]] | None:
-        """A valid entry and its flat inputs.
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._families: tuple[Family, ...] = ()
+        self._warned = False
 
-        Args:
-            roots: the function, and arguments that are objects.
-            key: stands for everything else but tensors.
-            arguments: the arguments that are tensors.
-        """
+    def __len__(self) -> int:
+        return sum(len(family.entries) for family in self._families)
+
+    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found | None:
+        """A valid entry for a call, and its flat inputs."""
         for family in self._families:
-            captured = family.captures.fetch(roots)
-            if captured is not None:
-                tensors = [*arguments, *captured]
-                if (entry := family.find(key, tensors)) is not None:
-                    return entry, tensors
+            if (tensors := family.guard(args, kwargs)) is None:
+                continue
+            entry = family.last
+            if not entry.accepts(*tensors):
+                if (other := family.search(tensors)) is None:
+                    continue
+                entry = other
+            if family is not self._families[0]:
+                self._promote(family)
+            return entry, tensors
         return None
 
     def add(
-        self,
-        roots: Sequence[Any],
-        key: Hashable,
-        arguments: Sequence[Tensor],
-        captures: Captures,
-        captured: Sequence[Tensor],
-        entry: Entry | AotkitError,
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], guard: Guard, tensors: list[Tensor], entry: Entry | Failure
     ) -> None:
-        """Keep an entry for calls like this one."""
-        self._family(roots, captures, captured).add(key, [*arguments, *captured], entry)
+        """Keep an entry for calls like this one.
 
-    def _family(self, roots: Sequence[Any], captures: Captures, captured: Sequence[Tensor]) -> Family:
+        Args:
+            tensors: its flat inputs.
+        """
         for family in self._families:
-            found = family.captures.fetch(roots)
-            if found is not None and list(map(id, found)) == list(map(id, captured)):
-                return family
-        self._families.insert(0, Family(captures, self._dynamic))
-        return self._families[0]
+            found = family.guard(args, kwargs)
+            if found is not None and list(map(id, found)) == list(map(id, tensors)):
+                family.entries, family.last = (entry, *family.entries), entry
+                break
+        else:
+            self._families = Family(guard, entry), *self._families
+        if len(self) > MOST_ENTRIES:
+            self._drop()
+
+    def _promote(self, family: Family) -> None:
+        self._families = family, *(other for other in self._families if other is not family)
+
+    def _drop(self) -> None:
+        oldest = self._families[-1]
+        oldest.entries = oldest.entries[:-1]
+        if not oldest.entries:
+            self._families = self._families[:-1]
+        elif oldest.last not in oldest.entries:
+            oldest.last = oldest.entries[0]
+        if not self._warned:
+            self._warned = True
+            warn_user(
+                f"{self._name!r} has been compiled for {MOST_ENTRIES} kinds of inputs, as many as are kept: from now "
+                "on, each new one takes the place of an old one. Pass what changes as a tensor; leave sizes open with "
+                "dynamic=True.",
+                RecompilationWarning,
+            )

@@ -9,11 +9,13 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit.aot import (
+    CompiledGraphs,
     boxed,
     copy_graph,
     copy_saved_mutated_inputs,
     gradient_uses,
     outside_fake_mode,
+    separate_gradients,
     sparse_nodes,
 )
 from aotkit.errors import AotkitError, CompileError, TraceError
@@ -35,6 +37,7 @@ class Pipeline:
         self._num_outputs: int | None = None
         self.gradient_uses: Sequence[frozenset[int]] = ()
         self.graphs: Graphs | None = None
+        self._compiled: dict[str, tuple[Callable[[list[Any]], Sequence[Any]], GraphModule]] = {}
 
     def keywords(self) -> dict[str, Any]:
         """Keyword arguments for AOTAutograd."""
@@ -47,6 +50,10 @@ class Pipeline:
             "partition_fn": self._cut,
             "decompositions": dict(_table(backend.decompositions)),
         }
+
+    def compiled(self) -> CompiledGraphs:
+        """What the compilers made of the graphs."""
+        return CompiledGraphs(*self._compiled["forward"], *self._compiled.get("backward", ()))
 
     def _cut(self, joint: GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
         self.gradient_uses = gradient_uses(joint, kwargs["num_fwd_outputs"])
@@ -62,6 +69,7 @@ class Pipeline:
             forward, backward = self._two_graphs(parts)
             _same_saved_values(forward, backward, kwargs["num_fwd_outputs"], len(joint_inputs[1]))
         copy_saved_mutated_inputs(forward, kwargs["num_fwd_outputs"])
+        separate_gradients(backward)
         self._backward = copy_graph(backward)
         return forward, backward
 
@@ -97,7 +105,9 @@ class Pipeline:
             run = compiler(gm, example_inputs)
             if not callable(run):
                 raise CompileError(f"it returned {type(run).__name__}, not a callable")
-        return _checked_once(_boxed(run), kept, lambda: self._blame(f"backend {self._backend_name!r}", role, kept))
+        call = _checked_once(_boxed(run), kept, lambda: self._blame(f"backend {self._backend_name!r}", role, kept))
+        self._compiled[role] = call, kept
+        return call
 
     @property
     def _backend_name(self) -> str:

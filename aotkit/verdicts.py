@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from aotkit import aot
 from aotkit.arguments import Arguments
-from aotkit.captures import EagerOnly
+from aotkit.errors import EagerOnly
 
 # Kinds of calls to remember; a function that is called with ever new constants must not fill the memory.
 MOST_KINDS = 1000
@@ -60,4 +60,4 @@ class EagerVerdicts:
 
 
 def _kind(arguments: Arguments) -> Hashable:
-    return arguments.key, tuple(map(type, arguments.objects)), tuple(map(aot.dynamic_key, arguments.tensors))
+    return arguments.key, tuple(map(type, arguments.objects)), tuple(map(aot.tensor_kind, arguments.tensors))

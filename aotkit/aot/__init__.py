@@ -5,31 +5,32 @@ from typing import Any
 
 from torch.utils import _pytree
 
-from aotkit.aot.backward import gradient_uses, refuse_leaf_mutation, run_watched, unused_gradients
+from aotkit.aot.backward import gradient_uses, run_watched, unused_gradients
 from aotkit.aot.dynamo import captured_names, dynamo_backend, dynamo_compile, uncompiled_graph
 from aotkit.aot.environment import (
+    REASONS_FOR_EAGER,
+    SURROUNDINGS,
+    SWITCHES,
     TensorReads,
-    dynamic_key,
     environment,
-    identity_pattern,
-    memory_pattern,
-    negated,
     no_other_randomness,
     random_state,
-    tensor_key,
     why_eager,
-    why_eager_tensor,
     without_saved_tensor_hooks,
 )
 from aotkit.aot.graphs import (
     boxed,
     copy_graph,
+    copy_repeated_gradients,
     copy_saved_mutated_inputs,
     generators_of,
     is_traced,
     outside_fake_mode,
+    separate_gradients,
     sparse_nodes,
 )
+from aotkit.aot.lean import CompiledGraphs, way_in
+from aotkit.aot.tensors import memory_pattern, negated, tensor_guard, tensor_kind, why_eager_tensor
 from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
 from aotkit.aot.tracing import (
     COMPILE_LOCK,
@@ -52,20 +53,23 @@ def pytree_children(spec: Any) -> Sequence[Any]:
 
 __all__ = [
     "COMPILE_LOCK",
+    "REASONS_FOR_EAGER",
+    "SURROUNDINGS",
+    "SWITCHES",
     "Compiled",
+    "CompiledGraphs",
     "TensorReads",
     "boxed",
     "captured_names",
     "compile_captured",
     "copy_graph",
+    "copy_repeated_gradients",
     "copy_saved_mutated_inputs",
-    "dynamic_key",
     "dynamo_backend",
     "dynamo_compile",
     "environment",
     "generators_of",
     "gradient_uses",
-    "identity_pattern",
     "is_data_dependent",
     "is_foreign_tensor",
     "is_traced",
@@ -78,13 +82,15 @@ __all__ = [
     "pytree",
     "pytree_children",
     "random_state",
-    "refuse_leaf_mutation",
     "run_watched",
+    "separate_gradients",
     "sparse_nodes",
-    "tensor_key",
+    "tensor_guard",
+    "tensor_kind",
     "trace",
     "uncompiled_graph",
     "unused_gradients",
+    "way_in",
     "why_eager",
     "why_eager_tensor",
     "without_saved_tensor_hooks",

@@ -11,6 +11,11 @@ from torch.utils import _pytree as pytree
 from aotkit.aot.tracing import Compiled
 from aotkit.errors import UnsupportedError
 
+SECOND_DERIVATIVE = (
+    "{} was differentiated with create_graph=True, but its backward graph cannot be differentiated again. Where second "
+    "derivatives are needed, call the uncompiled function, its `__wrapped__`."
+)
+
 
 def refuse_leaf_mutation(tensors: Sequence[Tensor]) -> None:
     """Raise what eager raises when a function mutates one of these in place."""
@@ -84,10 +89,7 @@ def _watch_backward(tensors: Sequence[Any], before: set[Any], name: str, uses: S
 
     def refuse_second_derivative(_: Any) -> None:
         if torch.is_grad_enabled():
-            raise UnsupportedError(
-                f"{name!r} was differentiated with create_graph=True, but its backward graph cannot be differentiated "
-                "again. Where second derivatives are needed, call the uncompiled function, its `__wrapped__`."
-            )
+            raise UnsupportedError(SECOND_DERIVATIVE.format(repr(name)))
 
     node.register_prehook(refuse_second_derivative)
     if uses is not None:

@@ -16,25 +16,42 @@ from torch.overrides import TorchFunctionMode
 from aotkit.aot.randomness import watched_generator
 from aotkit.errors import TraceError
 
+# What surrounds a call, as Python expressions: a guard evaluates each on every call, so each costs some 20 ns.
+# `SURROUNDINGS` has the names that they use.
 
-def why_eager() -> str | None:
-    """Why a compiled graph must not run now: something outside wants to see every single operation."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return "it is called inside a functorch transform (grad, vmap, jvp, ...)"
-    if torch._C._len_torch_dispatch_stack() > 0:
-        return "a TorchDispatchMode is active"
-    for i in range(torch._C._len_torch_function_stack()):
-        if not isinstance(mode := torch._C._get_function_stack_at(i), _device_context()):
-            return f"the TorchFunctionMode {type(mode).__name__} is active"
-    if torch.autograd.forward_ad._current_level >= 0:
-        return "it is called inside forward_ad.dual_level()"
-    if torch._C._get_tracing_state() is not None:
-        return "torch.jit is tracing it"
-    if parametrize._cache_enabled:
-        return "torch.nn.utils.parametrize.cached() is active"
-    if nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]
-        return "a global module hook is registered"
-    return None
+# Whatever is true here tells why a compiled graph must not run now: something outside wants to see every operation.
+REASONS_FOR_EAGER = {
+    "transform() is not None": "it is called inside a functorch transform (grad, vmap, jvp, ...)",
+    "dispatch_modes()": "a TorchDispatchMode is active",
+    "function_modes() and foreign_mode()": "a TorchFunctionMode is active",
+    "forward_ad._current_level >= 0": "it is called inside forward_ad.dual_level()",
+    "jit_trace() is not None": "torch.jit is tracing it",
+    "parametrize._cache_enabled": "torch.nn.utils.parametrize.cached() is active",
+    "global_hooks()": "a global module hook is registered",
+}
+
+# Global switches that decide what a function computes or how it is compiled, the gradient mode first.
+SWITCHES = (
+    "grad_enabled()",
+    "inference_mode()",
+    "autocast() if any_autocast() else None",
+    "default_dtype()",
+    "default_device() if function_modes() else None",
+    "deterministic()",
+    "deterministic_warns()",
+    "matmul_precision()",
+    "flash_attention()",
+    "efficient_attention()",
+    "math_attention()",
+    "cudnn()",
+    "cudnn_benchmark()",
+)
+
+
+def _foreign_mode() -> bool:
+    """Whether a TorchFunctionMode is active that is not torch's own for the default device."""
+    modes = map(torch._C._get_function_stack_at, range(torch._C._len_torch_function_stack()))
+    return not all(isinstance(mode, _device_context()) for mode in modes)
 
 
 def _device_context() -> type:
@@ -43,83 +60,48 @@ def _device_context() -> type:
     return DeviceContext
 
 
-def environment() -> tuple[Hashable, ...]:
-    """Global switches that decide what a function computes or how it is compiled."""
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        _autocast() if torch._C._is_any_autocast_enabled() else None,
-        torch.get_default_dtype(),
-        torch.get_default_device() if torch._C._len_torch_function_stack() else None,
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.get_float32_matmul_precision(),
-        torch._C._get_flash_sdp_enabled(),
-        torch._C._get_mem_efficient_sdp_enabled(),
-        torch._C._get_math_sdp_enabled(),
-        torch._C._get_cudnn_enabled(),
-        torch._C._get_cudnn_benchmark(),
-    )
-
-
 def _autocast() -> Hashable:
-    devices = ("cpu", "cuda")
-    return tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)
+    return tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda"))
 
 
-def tensor_key(tensor: Tensor) -> Hashable:
-    """What a graph assumes of one input: type, dtype, device, layout, gradient, conjugation, sizes and strides."""
-    try:
-        return *_static_key(tensor), tensor.shape, tensor.stride()
-    except RuntimeError:  # some sparse and nested layouts have none; no entry is ever made for those
-        return None
+SURROUNDINGS: dict[str, Any] = {
+    "transform": torch._C._functorch.peek_interpreter_stack,
+    "dispatch_modes": torch._C._len_torch_dispatch_stack,
+    "function_modes": torch._C._len_torch_function_stack,
+    "foreign_mode": _foreign_mode,
+    "forward_ad": torch.autograd.forward_ad,
+    "jit_trace": torch._C._get_tracing_state,
+    "parametrize": parametrize,
+    "global_hooks": nn.modules.module._has_any_global_hook,
+    "grad_enabled": torch.is_grad_enabled,
+    "inference_mode": torch.is_inference_mode_enabled,
+    "any_autocast": torch._C._is_any_autocast_enabled,
+    "autocast": _autocast,
+    "default_dtype": torch.get_default_dtype,
+    "default_device": torch.get_default_device,
+    "deterministic": torch._C._get_deterministic_algorithms,
+    "deterministic_warns": torch._C._get_deterministic_algorithms_warn_only,
+    "matmul_precision": torch._C._get_float32_matmul_precision,
+    "flash_attention": torch._C._get_flash_sdp_enabled,
+    "efficient_attention": torch._C._get_mem_efficient_sdp_enabled,
+    "math_attention": torch._C._get_math_sdp_enabled,
+    "cudnn": torch._C._get_cudnn_enabled,
+    "cudnn_benchmark": torch._C._get_cudnn_benchmark,
+}
+
+_switches = compile(f"({', '.join(SWITCHES)})", "<aotkit switches>", "eval")
+_reasons = compile(f"({', '.join(REASONS_FOR_EAGER)})", "<aotkit reasons>", "eval")
 
 
-def dynamic_key(tensor: Tensor) -> Hashable:
-    """`tensor_key` without the sizes that `dynamic=True` leaves open."""
-    return *_static_key(tensor), tensor.dim()
+def environment() -> tuple[Hashable, ...]:
+    """The values of all switches."""
+    return eval(_switches, SURROUNDINGS)  # type: ignore[no-any-return]
 
 
-def _static_key(tensor: Tensor) -> tuple[Hashable, ...]:
-    keys = torch._C._dispatch_keys(tensor).raw_repr()
-    return type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, keys
-
-
-def why_eager_tensor(tensor: Tensor) -> str | None:
-    """Why this input cannot enter a compiled graph."""
-    if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
-        return f"an input is a {type(tensor).__name__}, a tensor subclass"
-    if vars(tensor) and not isinstance(tensor, nn.Parameter | nn.Buffer) and not hasattr(tensor, "_is_param"):
-        return f"an input has the Python attributes {', '.join(vars(tensor))}"
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-        return f"an input is quantized, without data or of layout {tensor.layout}: not a plain strided tensor"
-    return None
-
-
-def identity_pattern(tensors: Sequence[Tensor]) -> Hashable:
-    """Which inputs are the same tensor; () if none are."""
-    ids = [id(t) for t in tensors]
-    return () if len(set(ids)) == len(ids) else tuple(map(ids.index, ids))
-
-
-def memory_pattern(tensors: Sequence[Tensor], offsets: bool = False) -> Hashable:
-    """Which inputs are the same tensor or share storage, and where in it; () if none do.
-
-    Args:
-        offsets: tell of all tensors where in their storage they begin.
-    """
-    begins = tuple(t.storage_offset() for t in tensors) if offsets else ()
-    first: dict[int, int] = {}
-    storages = [first.setdefault(t.untyped_storage()._cdata, i) for i, t in enumerate(tensors)]
-    if len(first) == len(tensors):
-        return begins
-    same: dict[int, int] = {}
-    shared = tuple(
-        (i, s, same.setdefault(id(tensors[i]), i), tensors[i].storage_offset())
-        for i, s in enumerate(storages)
-        if storages.count(s) > 1
-    )
-    return begins, shared
+def why_eager() -> str | None:
+    """Why a compiled graph must not run now, if there is a reason."""
+    reasons = zip(REASONS_FOR_EAGER.values(), eval(_reasons, SURROUNDINGS), strict=True)
+    return next((reason for reason, holds in reasons if holds), None)
 
 
 def _trivial_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor | None:
@@ -225,8 +207,3 @@ def without_saved_tensor_hooks() -> AbstractContextManager[Any]:
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
         return nullcontext()
     return saved_tensors_hooks(lambda t: t, lambda t: t)
-
-
-def negated(tensor: Tensor) -> Tensor:
-    """A view of the negative of a tensor, by its negative bit."""
-    return torch._neg_view(tensor)

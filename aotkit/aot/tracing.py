@@ -30,6 +30,7 @@ class Compiled:
         leaf_mutated: those that eager mode refuses to mutate when they are leaves that require gradients.
         guard: for `dynamic=True`, whether other tensors satisfy the shape conditions recorded while tracing.
         tangents: for each tangent of the backward graph, the index of the autograd node's output it belongs to.
+        metadata: AOTAutograd's own, if it gave any.
     """
 
     call: Callable[..., Sequence[Any]]
@@ -37,6 +38,7 @@ class Compiled:
     leaf_mutated: Sequence[int]
     guard: Callable[[Sequence[Tensor]], bool] | None
     tangents: Sequence[int]
+    metadata: Any = None
 
 
 def trace(
@@ -138,7 +140,7 @@ def _compiled(call: Callable[..., Any], metadata: Any, guard: Callable[..., bool
             hidden = info.mutations_hidden_from_autograd or info.mutations_under_no_grad_or_inference_mode
             if info.requires_grad and info.mutates_data and not hidden:
                 leaves.append(i)
-    return Compiled(call, mutated, leaves, guard, _tangent_outputs(metadata))
+    return Compiled(call, mutated, leaves, guard, _tangent_outputs(metadata), metadata)
 
 
 def _tangent_outputs(metadata: Any) -> Sequence[int]:

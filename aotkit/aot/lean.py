@@ -1,0 +1,258 @@
+"""A short way into compiled graphs: one autograd node straight around them, for the plain case.
+
+AOTAutograd's own wrappers prepare for aliased and mutated tensors, subclasses, effects and symbolic sizes on each call.
+Where `why_not_lean` finds none of these, this module does the little that is left.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.fx import GraphModule
+
+from aotkit.aot.backward import SECOND_DERIVATIVE, refuse_leaf_mutation, run_watched, unused_gradients
+from aotkit.aot.tensors import tensor_guard
+from aotkit.aot.tracing import Compiled
+from aotkit.errors import UnsupportedError
+
+Boxed = Callable[[list[Any]], Sequence[Any]]
+
+
+@dataclass
+class CompiledGraphs:
+    """What the compilers made of the graphs of one function.
+
+    Attributes:
+        forward: takes a list of the inputs, which it may empty; returns outputs, then saved values.
+        backward: takes a list of saved values and tangents, which it may empty; returns gradients.
+        forward_graph, backward_graph: what they were made from.
+    """
+
+    forward: Boxed
+    forward_graph: GraphModule
+    backward: Boxed | None = None
+    backward_graph: GraphModule | None = None
+
+
+def way_in(
+    compiled: Compiled, graphs: CompiledGraphs, uses: Sequence[frozenset[int]], inputs: int, name: str
+) -> tuple[Callable[[list[Tensor]], Sequence[Any]], str | None]:
+    """A function from a list of the inputs, which it may empty, to the outputs; and why it is not the short one.
+
+    It belongs to the switches, such as the gradient mode, that are in force now.
+
+    Args:
+        uses: from `gradient_uses`.
+        inputs: the number of inputs.
+        name: of the function, for messages.
+    """
+    unused = unused_gradients(uses, compiled)
+    if (reason := why_not_lean(compiled.metadata, graphs, inputs)) is None:
+        return _lean(compiled, graphs, unused, name), None
+    has_backward = graphs.backward is not None
+
+    def wrapped(tensors: list[Tensor]) -> Sequence[Any]:
+        if compiled.leaf_mutated and torch.is_grad_enabled():
+            refuse_leaf_mutation([tensors[i] for i in compiled.leaf_mutated])
+        return run_watched(compiled, tensors, name, unused, has_backward=has_backward)
+
+    return wrapped, reason
+
+
+def why_not_lean(metadata: Any, graphs: CompiledGraphs, inputs: int) -> str | None:
+    """Why a call has to take AOTAutograd's wrappers, or None if it need not.
+
+    Args:
+        metadata: AOTAutograd's, of the function.
+        inputs: the number of its inputs.
+    """
+    from torch._functorch._aot_autograd.schemas import OutputType
+
+    if metadata is None:
+        return "AOTAutograd told nothing about it"
+    if any(info.mutates_data or info.mutates_metadata for info in metadata.input_info):
+        return "it mutates an input"
+    plain = (OutputType.non_alias, OutputType.unsafe_view_alias)
+    if not all(info.output_type in plain for info in metadata.output_info):
+        return "an output is an input, or a view of an input or of another output"
+    if not all(issubclass(info.raw_type, Tensor) for info in metadata.output_info):
+        return "an output is a size that dynamic=True leaves open"
+    if metadata.grad_enabled_mutation is not None:
+        return "it changes the gradient mode"
+    if metadata.tokens or metadata.num_backward_tokens or metadata.num_graphsafe_rng_states:
+        return "it has ordered effects, or random generators of its own"
+    if metadata.num_tensors_saved_with_no_vc_check:
+        return "a custom operator saves tensors that it changes itself"
+    promised = [*_values(graphs.forward_graph), *(_values(graphs.backward_graph) if graphs.backward_graph else ())]
+    if any(isinstance(n, torch.SymInt) for v in promised if isinstance(v, Tensor) for n in v.shape):
+        return "dynamic=True leaves sizes open"
+    if not all(v is None or isinstance(v, Tensor) for v in promised):
+        return "a value that is no tensor is saved for backward"
+    if len(graphs.forward_graph.graph.find_nodes(op="placeholder")) != inputs:
+        return "an input is passed twice"
+    return None
+
+
+def _values(gm: GraphModule) -> list[Any]:
+    """What the results of a graph are, and its inputs."""
+    (output,) = gm.graph.find_nodes(op="output")
+    nodes = [*gm.graph.find_nodes(op="placeholder"), *output.args[0]]
+    return [node.meta.get("val") if isinstance(node, torch.fx.Node) else node for node in nodes]
+
+
+def _lean(
+    compiled: Compiled, graphs: CompiledGraphs, unused: Sequence[frozenset[int]] | None, name: str
+) -> Callable[[list[Tensor]], Sequence[Any]]:
+    info = compiled.metadata.output_info
+    run = graphs.forward
+    if views := [i for i, output in enumerate(info) if output.output_type.name == "unsafe_view_alias"]:
+        run = _without_views(run, views)
+    if torch._C._is_any_autocast_enabled():  # the graph has its casts already
+        run = _within(torch._C._DisableAutocast, run)
+    if graphs.backward is not None and graphs.backward_graph is not None:
+        backward = _Backward(graphs.backward, graphs.backward_graph, compiled.tangents, unused, name)
+        return _differentiable(run, backward, len(info))
+    return _within(torch.no_grad, run) if torch.is_grad_enabled() else run
+
+
+def _differentiable(run: Boxed, backward: "_Backward", outputs: int) -> Callable[[list[Tensor]], Sequence[Any]]:
+    """Calls of a forward graph as a node of autograd."""
+    constants = sorted(set(range(outputs)) - set(backward.tangents))
+    several = len(backward.tangents) > 1
+    is_view = Tensor._is_view
+
+    class Compiled(Function):
+        boxed_grads_call = False
+
+        @staticmethod
+        def forward(ctx: Any, inputs: list[Tensor], *_: Tensor) -> Any:
+            results = run(inputs)
+            saved = results[outputs:]
+            # A saved view would keep its base alive, and a saved view of an output the node itself.
+            if any(map(is_view, saved)):
+                saved = [t.detach() if is_view(t) else t for t in saved]
+            ctx.save_for_backward(*saved)
+            if constants:
+                ctx.mark_non_differentiable(*(results[i] for i in constants))
+                ctx._materialize_non_diff_grads = False
+            if several:
+                ctx.set_materialize_grads(False)
+            return tuple(results[:outputs])
+
+        @staticmethod
+        def backward(ctx: Any, *incoming: Tensor | None) -> Any:
+            backward.refuse_second_derivative()
+            values = list(ctx.saved_tensors)
+            ctx.maybe_clear_saved_tensors()  # unless the graph is retained; the compiled graph frees the values itself
+            return backward(values, incoming)
+
+    # `Function.apply` itself only adds what functorch's transforms need.
+    apply: Any = super(Function, Compiled).apply
+    differentiated = backward.differentiated
+
+    def call(inputs: list[Tensor]) -> Sequence[Any]:
+        # Edges only to what gets a gradient: the others' nodes would run for nothing.
+        return apply(inputs, *(inputs if differentiated is None else [inputs[i] for i in differentiated]))  # type: ignore[no-any-return]
+
+    return call
+
+
+class _Backward:
+    """Calls of a backward graph.
+
+    Attributes:
+        tangents: for each tangent, the output it belongs to.
+        differentiated: the inputs that get gradients; None if all do.
+    """
+
+    def __init__(
+        self, run: Boxed, gm: GraphModule, tangents: Sequence[int], uses: Sequence[frozenset[int]] | None, name: str
+    ) -> None:
+        self._run = run
+        self.tangents = tangents
+        self._expected = [n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")[-len(tangents) :]]
+        self._uses = uses
+        self._name = name
+        self._deterministic = torch._C._get_deterministic_algorithms()
+        self._accepts: Callable[..., bool] = lambda *_: False
+        (output,) = gm.graph.find_nodes(op="output")
+        found = [i for i, gradient in enumerate(output.args[0]) if gradient is not None]
+        self.differentiated = None if len(found) == len(output.args[0]) else found
+
+    def refuse_second_derivative(self) -> None:
+        """Raise where the gradients would need a graph of their own."""
+        if torch.is_grad_enabled():
+            raise UnsupportedError(SECOND_DERIVATIVE.format(repr(self._name)))
+
+    def __call__(self, values: list[Any], incoming: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """The gradients as `Function.backward` returns them; empties the list of saved values."""
+        if torch._C._get_deterministic_algorithms() and not self._deterministic:
+            raise UnsupportedError(
+                f"torch.use_deterministic_algorithms was turned on between forward and backward of {self._name!r}, "
+                "whose backward graph was compiled without. Turn it on before the forward."
+            )
+        tangents: Sequence[Any] = incoming if len(incoming) == 1 else [incoming[i] for i in self.tangents]
+        if not self._accepts(*tangents):
+            tangents = [self._coerced(t, expected) for t, expected in zip(tangents, self._expected, strict=True)]
+            self._accepts = tensor_guard(tangents)
+        values += tangents
+        del tangents
+        if torch._C._is_any_autocast_enabled():
+            with torch._C._DisableAutocast():
+                gradients = self._run(values)
+        else:
+            gradients = self._run(values)
+        if self._uses is not None:
+            gradients = self._without_unused(gradients, incoming)
+        if self.differentiated is None:
+            return None, *gradients
+        return None, *[gradients[i] for i in self.differentiated]
+
+    def _coerced(self, tangent: Any, expected: Tensor) -> Any:
+        """A tangent with the strides that the graph was traced with."""
+        size, stride = expected.shape, expected.stride()
+        if tangent is None:
+            return torch.empty_strided(size, stride, dtype=expected.dtype, device=expected.device).zero_()
+        if type(tangent) not in (Tensor, torch.nn.Parameter):
+            raise UnsupportedError(
+                f"the backward of {self._name!r} was given a gradient of type {type(tangent).__name__}; its compiled "
+                "graph takes plain tensors. Convert it, or call the uncompiled function, its `__wrapped__`."
+            )
+        if tangent.layout is not torch.strided:
+            tangent = tangent.to_dense()
+        elif tangent.stride() == stride and not (tangent.is_conj() or tangent.is_neg() or tangent._is_zerotensor()):
+            return tangent
+        return torch.empty_strided(size, stride, dtype=expected.dtype, device=expected.device).copy_(tangent)
+
+    def _without_unused(self, gradients: Sequence[Any], incoming: Sequence[Any]) -> Sequence[Any]:
+        """None for an input if no output that depends on it took part in the backward pass, as in eager."""
+        absent = {i for i in self.tangents if incoming[i] is None}
+        assert self._uses is not None
+        if not absent:
+            return gradients
+        return [None if used and used <= absent else g for g, used in zip(gradients, self._uses, strict=True)]
+
+
+def _without_views(run: Boxed, views: Sequence[int]) -> Boxed:
+    """Autograd must not take outputs for views of something: their bases are not to be seen."""
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        results = list(run(inputs))
+        for i in views:
+            if results[i]._is_view():
+                results[i] = torch.ops.aten._unsafe_view(results[i], results[i].shape)
+        return results
+
+    return call
+
+
+def _within(context: Callable[[], AbstractContextManager[Any]], run: Boxed) -> Boxed:
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        with context():
+            return run(inputs)
+
+    return call

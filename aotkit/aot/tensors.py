@@ -1,0 +1,83 @@
+"""What a compiled graph assumes of its inputs, and whether other tensors are the same to it."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._C._dynamo.guards import TensorGuards
+
+
+def tensor_guard(tensors: Sequence[Tensor], is_open: Sequence[bool] = ()) -> Callable[..., bool]:
+    """A function that tells whether its arguments are to a graph what `tensors` are.
+
+    It compares type, dtype, device, gradient, conjugation, sizes and strides, and which of them are the same tensor;
+    under the switches and modes that are in force now.
+
+    Args:
+        is_open: for each tensor whether its sizes and strides may be others; all are fixed by default.
+    """
+    if not tensors:
+        return lambda: True
+    is_open = is_open or [False] * len(tensors)
+    pattern = identity_pattern(tensors)
+    if not pattern:
+        return _distinct_guard(tensors, is_open)
+    first = [i for i, j in enumerate(pattern) if i == j]
+    check = _distinct_guard([tensors[i] for i in first], [is_open[i] for i in first])
+    return lambda *others: identity_pattern(others) == pattern and check(*[others[i] for i in first])
+
+
+def _distinct_guard(tensors: Sequence[Tensor], is_open: Sequence[bool]) -> Callable[..., bool]:
+    sizes = [[None] * t.dim() if is_open[i] else list(t.shape) for i, t in enumerate(tensors)]
+    strides = [[None] * t.dim() if is_open[i] else list(t.stride()) for i, t in enumerate(tensors)]
+    make: Any = TensorGuards  # its stub describes one tensor
+    return make(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check  # type: ignore[no-any-return]
+
+
+def tensor_kind(tensor: Tensor) -> Hashable:
+    """Roughly what a tensor is, for bookkeeping: its sizes and strides do not count."""
+    keys = torch._C._dispatch_keys(tensor).raw_repr()
+    return type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, keys, tensor.dim()
+
+
+def why_eager_tensor(tensor: Tensor) -> str | None:
+    """Why this input cannot enter a compiled graph."""
+    if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
+        return f"an input is a {type(tensor).__name__}, a tensor subclass"
+    if vars(tensor) and not isinstance(tensor, nn.Parameter | nn.Buffer) and not hasattr(tensor, "_is_param"):
+        return f"an input has the Python attributes {', '.join(vars(tensor))}"
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        return f"an input is quantized, without data or of layout {tensor.layout}: not a plain strided tensor"
+    return None
+
+
+def identity_pattern(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """For each tensor the first that is the same; () if all are different."""
+    ids = [id(t) for t in tensors]
+    return () if len(set(ids)) == len(ids) else tuple(map(ids.index, ids))
+
+
+def memory_pattern(tensors: Sequence[Tensor], offsets: bool = False) -> Hashable:
+    """Which inputs are the same tensor or share storage, and where in it; () if none do.
+
+    Args:
+        offsets: tell of all tensors where in their storage they begin.
+    """
+    begins = tuple(t.storage_offset() for t in tensors) if offsets else ()
+    first: dict[int, int] = {}
+    storages = [first.setdefault(t.untyped_storage()._cdata, i) for i, t in enumerate(tensors)]
+    if len(first) == len(tensors):
+        return begins
+    same: dict[int, int] = {}
+    shared = tuple(
+        (i, s, same.setdefault(id(tensors[i]), i), tensors[i].storage_offset())
+        for i, s in enumerate(storages)
+        if storages.count(s) > 1
+    )
+    return begins, shared
+
+
+def negated(tensor: Tensor) -> Tensor:
+    """A view of the negative of a tensor, by its negative bit."""
+    return torch._neg_view(tensor)

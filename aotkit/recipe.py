@@ -1,0 +1,57 @@
+"""What to compile, and how: names of backends and partitioners, resolved."""
+
+import functools
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aotkit.interfaces import Backend, Graphs, Partitioner
+from aotkit.pipeline import Pipeline
+from aotkit.registry import AnyBackend, get_backend, get_partitioner, name_of
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to compile, and how.
+
+    Attributes:
+        fn: the function.
+        name: what messages call it.
+        backend_name, partition_name: what messages call those.
+    """
+
+    fn: Callable[..., Any]
+    name: str
+    backend: Backend
+    backend_name: str
+    partition: Partitioner
+    partition_name: str
+    dynamic: bool
+
+    def pipeline(self) -> Pipeline:
+        new_graphs = functools.partial(Graphs, name=self.name, backend=self.backend_name, partition=self.partition_name)
+        return Pipeline(new_graphs, self.backend, self.partition)
+
+    @property
+    def subject(self) -> str:
+        return f"{self.name!r} with backend {self.backend_name!r} and partition {self.partition_name!r}"
+
+
+def recipe_of(fn: Any, backend: str | AnyBackend, partition: str | Partitioner, dynamic: bool) -> Recipe:
+    """Resolve the names; what cannot be had fails here, before any tracing."""
+    backend = _default_backend() if backend == "auto" else backend
+    partition = "min_cut" if partition == "auto" else partition
+    return Recipe(
+        fn=fn,
+        name=getattr(fn, "__qualname__", type(fn).__name__),
+        backend=get_backend(backend),
+        backend_name=name_of(backend),
+        partition=get_partitioner(partition),
+        partition_name=name_of(partition),
+        dynamic=dynamic,
+    )
+
+
+def _default_backend() -> str:
+    return "inductor" if any(shutil.which(compiler) for compiler in ("c++", "g++", "clang++", "cl")) else "nop"

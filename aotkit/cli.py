@@ -1,10 +1,11 @@
-"""The command line: `python -m aotkit demo`, `backends`, `partitioners`.
+"""The command line: `python -m aotkit demo`, `bench`, `backends`, `partitioners`.
 
 Exit codes: 0, all well; 1, a compiled function differs from eager; 2, wrong usage.
 """
 
 import argparse
 import json
+import sys
 import textwrap
 from collections.abc import Sequence
 
@@ -18,6 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from aotkit.demo import demo
 
         return 0 if demo() else 1
+    if options.command == "bench":
+        return _bench_overhead(options)
     from aotkit.registry import backend_status, partitioner_status
 
     status = backend_status() if options.command == "backends" else partitioner_status()
@@ -29,10 +32,42 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="aotkit", description="Compile PyTorch training functions ahead of time.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("demo", help="graphs, time and memory of compiled functions next to eager (a few minutes)")
+    bench = commands.add_parser("bench", help="time compiled functions")
+    subjects = bench.add_subparsers(dest="subject", required=True, metavar="SUBJECT")
+    _add_overhead(subjects.add_parser("overhead", help="what a call costs, next to eager and to torch.compile"))
     for kind in ("backends", "partitioners"):
         listing = commands.add_parser(kind, help=f"list the {kind}, and why one cannot run here")
         listing.add_argument("--json", action="store_true", help="as JSON")
     return parser
+
+
+def _add_overhead(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--workload", nargs="+", default=[], metavar="NAME", help="only these; * and ? match; default: all"
+    )
+    parser.add_argument("--seconds", type=float, default=5.0, help="of measuring for each workload; default: 5")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _bench_overhead(options: argparse.Namespace) -> int:
+    import torch
+
+    from aotkit.benchmark.overhead import overhead
+    from aotkit.benchmark.overhead_workloads import chosen_names
+    from aotkit.demo import progress
+
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("torch finds no CUDA device; run without --device cuda", file=sys.stderr)
+        return 2
+    try:
+        names = chosen_names(options.workload, options.device)
+    except ValueError as e:
+        print(e, file=sys.stderr)
+        return 2
+    report = overhead(names, device=options.device, seconds=options.seconds, progress=progress())
+    print(json.dumps(report.json(), indent=2) if options.json else report)
+    return 0 if report.passed else 1
 
 
 def _as_json(kind: str, status: dict[str, str | None]) -> dict[str, object]:

@@ -18,7 +18,7 @@ SECONDS = 8.0  # of measuring for each workload; compiling takes longer
 def demo() -> bool:
     """Print everything to standard output, progress to standard error; whether all variants equal eager."""
     torch.manual_seed(0)
-    tell = _progress()
+    tell = progress()
     _heading("functorch's tutorial: x = a + b + c + d; x.cos().cos(), four matrices of 1024 x 2048, float32")
     inputs = tutorial_inputs()
     for partition in ("default", "min_cut"):
@@ -48,7 +48,8 @@ def _show(report: BenchReport) -> BenchReport:
     return report
 
 
-def _progress() -> Callable[[str], None]:
+def progress() -> Callable[[str], None]:
+    """A function that prints a line to standard error, after the seconds since now."""
     start = time.perf_counter()
 
     def tell(text: str) -> None:

@@ -18,14 +18,12 @@ from torch import Tensor, nn
 from aotkit.code_names import UNSPELLED, attribute_names, functions_of, global_names, imported_modules, methods
 from aotkit.constants import constant_set, is_constant
 from aotkit.errors import EagerOnly, TraceError
-from aotkit.guards import Guard, GuardSource
+from aotkit.guards import HOOKS, MODULE_STATE, Guard, GuardSource
 from aotkit.objects import RECORDS, data_of_class, is_inert, is_trusted, slot_names, state_of
 from aotkit.substitution import MISSING, Slot
 
 MOST_OBJECTS = 100_000
 TENSOR_ATTRIBUTES = frozenset(dir(nn.Parameter))
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_MODULE_STATE = ("training", "_parameters", "_buffers", "_modules", *_HOOKS)
 _PLAIN_CONTAINERS = (dict, list, tuple, collections.OrderedDict, collections.defaultdict, collections.deque)
 
 
@@ -191,20 +189,14 @@ class Walk:
     def _module(self, value: nn.Module, variable: str, name: str) -> None:
         prefix = f"{name}." if name else ""
         state = vars(value)
-        self._source.require_type(variable, value)
-        held = self._source.assign(f"{variable}.__dict__")
-        self._source.require(f"{held}['training'] is {value.training}")
+        found = self._source.require_module(variable, value)
         for group in ("_parameters", "_buffers", "_modules"):
             members = state[group]
             self.containers.append((name, members))
-            if members:
-                found = self._source.assign(f"{held}[{group!r}]")
-                self._source.require_keys(found, list(members))
-                for key, member in members.items():
-                    self.visit(member, f"{found}[{key!r}]", f"{prefix}{key}", (members, key, False))
-        for hooks in filter(state.get, _HOOKS):
-            self.visit(state[hooks], f"{held}[{hooks!r}]", f"{prefix}{hooks}", None)
-        self._source.require_false([f"{held}[{key!r}]" for key in _MODULE_STATE[1:] if not state[key]])
+            for key, member in members.items():
+                self.visit(member, found[group, key], f"{prefix}{key}", (members, key, False))
+        for hooks in filter(state.get, HOOKS):
+            self.visit(state[hooks], f"{variable}.{hooks}", f"{prefix}{hooks}", None)
         self._attributes(value, variable, name)
 
     def _object(self, value: Any, variable: str, name: str) -> None:
@@ -325,10 +317,11 @@ class Walk:
         if not state and not hasattr(value, "__dict__"):
             return
         self.containers.append((name, state))
-        self._source.require_keys(f"{variable}.__dict__", list(state))
+        if not isinstance(value, nn.Module):
+            self._source.require_keys(f"{variable}.__dict__", list(state))
         prefix = f"{name}." if name else ""
         for key in list(state):
-            if key in _MODULE_STATE and isinstance(value, nn.Module):
+            if key in MODULE_STATE and isinstance(value, nn.Module):
                 continue
             if everything or key in self._filter or key in ("forward", "__wrapped__"):
                 self.visit(state[key], f"{variable}.__dict__[{key!r}]", f"{prefix}{key}", (state, key, False))

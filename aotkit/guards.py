@@ -8,7 +8,7 @@ the arguments and their constants, and what the function captures. Its tensors a
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from aotkit import aot
 from aotkit.aot import pytree
@@ -17,6 +17,8 @@ from aotkit.constants import constant_set, is_constant, same_constant, same_cons
 from aotkit.errors import EagerOnly
 
 Guard = Callable[[tuple[Any, ...], Mapping[str, Any]], list[Tensor] | None]
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+MODULE_STATE = ("training", "_parameters", "_buffers", "_modules", *HOOKS)
 MOST_ALTERNATIVES = 100  # conditions in one line of source; Python's parser has a limit on their depth
 
 
@@ -85,8 +87,34 @@ class GuardSource:
 
     def require_no_attributes(self, variables: Sequence[str]) -> None:
         """Compare the Python attributes of tensors that had none."""
-        if variables:
+        if variables and (library := aot.native.library()) is not None:
+            self.require(f"{self.bind(library.have_no_attributes)}({', '.join(variables)})")
+        elif variables:
             self.require(f"not any(map(vars, ({', '.join(variables)},)))")
+
+    def require_module(self, variable: str, module: nn.Module) -> dict[tuple[str, str], str]:
+        """Compare the class of a module, its mode, and the names of its attributes and members.
+
+        Returns:
+            for each member, by group and name, the expression that finds it.
+        """
+        state = vars(module)
+        expected = {key: _expected(key, value) for key, value in state.items()}
+        members = [(group, key) for group, keys in expected.items() if isinstance(keys, tuple) for key in keys]
+        if (library := aot.native.library()) is not None:
+            guard = library.ModuleGuard(type(module), module.training, tuple(expected), tuple(expected.values()))
+            found = self.assign(f"{self.bind(guard)}({variable})")
+            self.require(f"{found} is not None")
+            return {member: f"{found}[{i}]" for i, member in enumerate(members)}
+        self.require_type(variable, module)
+        held = self.assign(f"{variable}.__dict__")
+        self.require_keys(held, list(state))
+        self.require(f"{held}['training'] is {module.training}")
+        self.require_false([f"{held}[{key!r}]" for key, empty in expected.items() if empty is True])
+        groups = {group: self.assign(f"{held}[{group!r}]") for group in dict(members)}
+        for group, found in groups.items():
+            self.require_keys(found, list(state[group]))
+        return {(group, key): f"{groups[group]}[{key!r}]" for group, key in members}
 
     def require_environment(self) -> None:
         """Compare the switches and modes that surround a call."""
@@ -104,6 +132,17 @@ class GuardSource:
         )
         exec(compile(source, "<aotkit guard>", "exec"), self._globals)
         return self._globals["guard"]  # type: ignore[no-any-return]
+
+
+def _expected(key: str, value: Any) -> Any:
+    """What `ModuleGuard` compares of an attribute: members' names, True for nothing, False for the mode, or None."""
+    if key == "training":
+        return False
+    if key not in MODULE_STATE:
+        return None
+    if not value:
+        return True
+    return tuple(value) if key in ("_parameters", "_buffers", "_modules") else None
 
 
 class ArgumentGuard:

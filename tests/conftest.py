@@ -4,11 +4,33 @@ import pytest
 import torch
 
 import aotkit
+from aotkit.aot import native
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built():
+    """Otherwise it would depend on the time in which tier a test runs."""
+    native.build()
+
+
+def pytest_generate_tests(metafunc):
+    """What is about safety holds in both tiers of a call."""
+    if metafunc.module.__name__.rpartition(".")[2].startswith("test_safety"):
+        metafunc.fixturenames.append("tier")
+        metafunc.parametrize("tier", ["python", "native"], indirect=True)
+
+
+@pytest.fixture
+def tier(request, monkeypatch):
+    """Keep to Python, or use the C++ library."""
+    if request.param == "native" and native.library_path() is None:
+        pytest.skip("no C++ compiler: aotkit runs in Python alone")
+    monkeypatch.setenv("AOTKIT_NATIVE", "1" if request.param == "native" else "0")
 
 
 @pytest.fixture(autouse=True)

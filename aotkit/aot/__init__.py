@@ -5,6 +5,7 @@ from typing import Any
 
 from torch.utils import _pytree
 
+from aotkit.aot import native
 from aotkit.aot.backward import gradient_uses, run_watched, unused_gradients
 from aotkit.aot.dynamo import captured_names, dynamo_backend, dynamo_compile, uncompiled_graph
 from aotkit.aot.environment import (
@@ -74,6 +75,7 @@ __all__ = [
     "is_foreign_tensor",
     "is_traced",
     "memory_pattern",
+    "native",
     "negated",
     "nnc_fuser",
     "nnc_fuses_on_cpu",

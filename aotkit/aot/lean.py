@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.fx import GraphModule
 
+from aotkit.aot import native
 from aotkit.aot.backward import SECOND_DERIVATIVE, refuse_leaf_mutation, run_watched, unused_gradients
 from aotkit.aot.tensors import tensor_guard
 from aotkit.aot.tracing import Compiled
@@ -120,14 +121,21 @@ def _lean(
 
 
 def _differentiable(run: Boxed, backward: "_Backward", outputs: int) -> Callable[[list[Tensor]], Sequence[Any]]:
-    """Calls of a forward graph as a node of autograd."""
+    """Calls of a forward graph as a node of autograd: in C++ where that is built, else in Python."""
+    if (library := native.library()) is not None:
+        differentiable = tuple(i in backward.tangents for i in range(outputs))
+        return library.Differentiable(run, backward.gradients, differentiable, tuple(backward.differentiated))  # type: ignore[no-any-return]
+    return _differentiable_in_python(run, backward, outputs)
+
+
+def _differentiable_in_python(
+    run: Boxed, backward: "_Backward", outputs: int
+) -> Callable[[list[Tensor]], Sequence[Any]]:
     constants = sorted(set(range(outputs)) - set(backward.tangents))
     several = len(backward.tangents) > 1
     is_view = Tensor._is_view
 
     class Compiled(Function):
-        boxed_grads_call = False
-
         @staticmethod
         def forward(ctx: Any, inputs: list[Tensor], *_: Tensor) -> Any:
             results = run(inputs)
@@ -145,10 +153,9 @@ def _differentiable(run: Boxed, backward: "_Backward", outputs: int) -> Callable
 
         @staticmethod
         def backward(ctx: Any, *incoming: Tensor | None) -> Any:
-            backward.refuse_second_derivative()
             values = list(ctx.saved_tensors)
             ctx.maybe_clear_saved_tensors()  # unless the graph is retained; the compiled graph frees the values itself
-            return backward(values, incoming)
+            return None, *backward.gradients(values, incoming)
 
     # `Function.apply` itself only adds what functorch's transforms need.
     apply: Any = super(Function, Compiled).apply
@@ -156,7 +163,7 @@ def _differentiable(run: Boxed, backward: "_Backward", outputs: int) -> Callable
 
     def call(inputs: list[Tensor]) -> Sequence[Any]:
         # Edges only to what gets a gradient: the others' nodes would run for nothing.
-        return apply(inputs, *(inputs if differentiated is None else [inputs[i] for i in differentiated]))  # type: ignore[no-any-return]
+        return apply(inputs, *[inputs[i] for i in differentiated])  # type: ignore[no-any-return]
 
     return call
 
@@ -166,35 +173,27 @@ class _Backward:
 
     Attributes:
         tangents: for each tangent, the output it belongs to.
-        differentiated: the inputs that get gradients; None if all do.
+        differentiated: the inputs that get gradients.
     """
 
     def __init__(
         self, run: Boxed, gm: GraphModule, tangents: Sequence[int], uses: Sequence[frozenset[int]] | None, name: str
     ) -> None:
-        self._run = run
         self.tangents = tangents
-        self._expected = [n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")[-len(tangents) :]]
+        (output,) = gm.graph.find_nodes(op="output")
+        self.differentiated = [i for i, gradient in enumerate(output.args[0]) if gradient is not None]
+        self._all = len(self.differentiated) == len(output.args[0])
+        self._run = run
         self._uses = uses
         self._name = name
-        self._deterministic = torch._C._get_deterministic_algorithms()
+        self._expected = [n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")[-len(tangents) :]]
         self._accepts: Callable[..., bool] = lambda *_: False
-        (output,) = gm.graph.find_nodes(op="output")
-        found = [i for i, gradient in enumerate(output.args[0]) if gradient is not None]
-        self.differentiated = None if len(found) == len(output.args[0]) else found
+        self._deterministic = torch._C._get_deterministic_algorithms()
 
-    def refuse_second_derivative(self) -> None:
-        """Raise where the gradients would need a graph of their own."""
-        if torch.is_grad_enabled():
-            raise UnsupportedError(SECOND_DERIVATIVE.format(repr(self._name)))
-
-    def __call__(self, values: list[Any], incoming: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """The gradients as `Function.backward` returns them; empties the list of saved values."""
-        if torch._C._get_deterministic_algorithms() and not self._deterministic:
-            raise UnsupportedError(
-                f"torch.use_deterministic_algorithms was turned on between forward and backward of {self._name!r}, "
-                "whose backward graph was compiled without. Turn it on before the forward."
-            )
+    def gradients(self, values: list[Any], incoming: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """The gradients of the differentiated inputs; empties the list of saved values."""
+        if torch.is_grad_enabled() or (torch._C._get_deterministic_algorithms() and not self._deterministic):
+            self._refuse()
         tangents: Sequence[Any] = incoming if len(incoming) == 1 else [incoming[i] for i in self.tangents]
         if not self._accepts(*tangents):
             tangents = [self._coerced(t, expected) for t, expected in zip(tangents, self._expected, strict=True)]
@@ -203,14 +202,20 @@ class _Backward:
         del tangents
         if torch._C._is_any_autocast_enabled():
             with torch._C._DisableAutocast():
-                gradients = self._run(values)
+                found = self._run(values)
         else:
-            gradients = self._run(values)
+            found = self._run(values)
         if self._uses is not None:
-            gradients = self._without_unused(gradients, incoming)
-        if self.differentiated is None:
-            return None, *gradients
-        return None, *[gradients[i] for i in self.differentiated]
+            found = self._without_unused(found, incoming)
+        return found if self._all else [found[i] for i in self.differentiated]
+
+    def _refuse(self) -> None:
+        if torch.is_grad_enabled():
+            raise UnsupportedError(SECOND_DERIVATIVE.format(repr(self._name)))
+        raise UnsupportedError(
+            f"torch.use_deterministic_algorithms was turned on between forward and backward of {self._name!r}, whose "
+            "backward graph was compiled without. Turn it on before the forward."
+        )
 
     def _coerced(self, tangent: Any, expected: Tensor) -> Any:
         """A tangent with the strides that the graph was traced with."""

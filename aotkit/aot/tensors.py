@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch._C._dynamo.guards import TensorGuards
 
+from aotkit.aot import native
+
 
 def tensor_guard(tensors: Sequence[Tensor], is_open: Sequence[bool] = ()) -> Callable[..., bool]:
     """A function that tells whether its arguments are to a graph what `tensors` are.
@@ -29,6 +31,8 @@ def tensor_guard(tensors: Sequence[Tensor], is_open: Sequence[bool] = ()) -> Cal
 
 
 def _distinct_guard(tensors: Sequence[Tensor], is_open: Sequence[bool]) -> Callable[..., bool]:
+    if (library := native.library()) is not None:
+        return library.TensorGuard(tuple(tensors), tuple(is_open))  # type: ignore[no-any-return]
     sizes = [[None] * t.dim() if is_open[i] else list(t.shape) for i, t in enumerate(tensors)]
     strides = [[None] * t.dim() if is_open[i] else list(t.stride()) for i, t in enumerate(tensors)]
     make: Any = TensorGuards  # its stub describes one tensor

@@ -1,0 +1,248 @@
+// The node of autograd around compiled graphs, in C++: what lean.py's `_differentiable` does, at a third of its cost.
+//
+// One `Differentiable` belongs to one compilation. Calling it with a list of inputs runs the forward graph and gives its
+// outputs a `CompiledCall` as their grad_fn, which runs the backward graph.
+
+#include "guards.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <ATen/ops/_unsafe_view.h>
+
+#include <type_traits>
+#include <vector>
+
+namespace {
+
+using namespace torch::autograd;
+
+// torch 2.11 counts references to nodes with std::shared_ptr, torch 2.13 with c10::intrusive_ptr.
+using NodePointer = decltype(Edge::function);
+
+template <typename N>
+NodePointer owned(N* node) {
+  if constexpr (std::is_same_v<NodePointer, std::shared_ptr<Node>>) {
+    return NodePointer(node, [](auto* p) { deleteNode(p); });  // without recursion, however long the chain
+  } else {
+    return c10::intrusive_ptr<N>::unsafe_steal_from_new(node);
+  }
+}
+
+// A reference that may be dropped by any thread.
+class Reference {
+ public:
+  explicit Reference(PyObject* object) : object_(object) { Py_INCREF(object_); }
+  Reference(const Reference&) = delete;
+  Reference& operator=(const Reference&) = delete;
+  ~Reference() {
+    if (Py_IsInitialized()) {
+      pybind11::gil_scoped_acquire gil;
+      Py_DECREF(object_);
+    }
+  }
+  PyObject* get() const { return object_; }
+
+ private:
+  PyObject* object_;
+};
+
+[[noreturn]] void rethrow() {
+  python_error error;
+  error.persist();
+  throw std::move(error);
+}
+
+// The items of a list or tuple that a compiled graph returned.
+class Items {
+ public:
+  explicit Items(PyObject* sequence)
+      : fast_(pybind11::reinterpret_steal<pybind11::object>(
+            PySequence_Fast(sequence, "a compiled graph must return a list or tuple"))) {
+    if (!fast_) throw python_error();
+  }
+  Py_ssize_t size() const { return PySequence_Fast_GET_SIZE(fast_.ptr()); }
+  PyObject* operator[](Py_ssize_t i) const { return PySequence_Fast_GET_ITEM(fast_.ptr(), i); }
+  const at::Tensor& tensor(Py_ssize_t i) const {
+    PyObject* item = (*this)[i];
+    TORCH_CHECK_TYPE(THPVariable_Check(item), "a compiled graph returned a ", Py_TYPE(item)->tp_name, ", not a tensor");
+    return THPVariable_Unpack(item);
+  }
+
+ private:
+  pybind11::object fast_;
+};
+
+struct CompiledCall : public Node {
+  explicit CompiledCall(PyObject* backward) : backward_(backward) {}
+
+  std::string name() const override { return "CompiledBackward"; }
+
+  void save(const at::Tensor& tensor) {
+    // A saved view would keep its base alive.
+    const bool is_output = tensor.grad_fn().get() == this;
+    saved_.emplace_back(tensor.is_view() && !is_output ? tensor.detach() : tensor, is_output);
+  }
+
+  void release_variables() override {
+    for (auto& saved : saved_) saved.reset_data();
+  }
+
+  variable_list apply(variable_list&& incoming) override {
+    pybind11::gil_scoped_acquire gil;
+    auto values = pybind11::reinterpret_steal<pybind11::object>(PyList_New(static_cast<Py_ssize_t>(saved_.size())));
+    if (!values) rethrow();
+    const auto self = getptr();
+    for (size_t i = 0; i < saved_.size(); ++i) {
+      PyList_SET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i), THPVariable_Wrap(saved_[i].unpack(self)));
+    }
+    if (!get_current_graph_task_keep_graph()) release_variables();  // the backward graph frees each after its last use
+    auto tangents = pybind11::reinterpret_steal<pybind11::object>(PyTuple_New(static_cast<Py_ssize_t>(incoming.size())));
+    if (!tangents) rethrow();
+    for (size_t i = 0; i < incoming.size(); ++i) {
+      PyTuple_SET_ITEM(tangents.ptr(), static_cast<Py_ssize_t>(i), THPVariable_Wrap(incoming[i]));  // None if undefined
+    }
+    incoming.clear();
+    PyObject* arguments[] = {values.ptr(), tangents.ptr()};
+    auto results =
+        pybind11::reinterpret_steal<pybind11::object>(PyObject_Vectorcall(backward_.get(), arguments, 2, nullptr));
+    if (!results) rethrow();
+    const Items gradients(results.ptr());
+    TORCH_CHECK(
+        gradients.size() == static_cast<Py_ssize_t>(num_outputs()), "a backward graph returned ", gradients.size(),
+        " gradients for ", num_outputs(), " inputs");
+    variable_list found(num_outputs());
+    for (size_t i = 0; i < found.size(); ++i) {
+      if (gradients[i] != Py_None) found[i] = gradients.tensor(i);
+    }
+    return found;
+  }
+
+ private:
+  Reference backward_;
+  std::vector<SavedVariable> saved_;
+};
+
+struct Differentiable {
+  PyObject_HEAD
+  vectorcallfunc call;
+  PyObject* forward;
+  PyObject* backward;
+  std::vector<bool>* differentiable;  // for each output whether it has a gradient
+  std::vector<Py_ssize_t>* inputs;  // those that get gradients
+};
+
+PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObject* keywords) {
+  HANDLE_TH_ERRORS
+  const auto* self = reinterpret_cast<Differentiable*>(object);
+  TORCH_CHECK_TYPE(
+      PyVectorcall_NARGS(count) == 1 && !keywords && PyList_Check(arguments[0]), "expected one list of tensors");
+  PyObject* given = arguments[0];
+  auto* compiled = new CompiledCall(self->backward);
+  const NodePointer node = owned(compiled);
+  edge_list edges;
+  edges.reserve(self->inputs->size());
+  for (const auto i : *self->inputs) {
+    TORCH_CHECK_INDEX(i < PyList_GET_SIZE(given), "expected more than ", i, " tensors");
+    PyObject* input = PyList_GET_ITEM(given, i);
+    TORCH_CHECK_TYPE(THPVariable_Check(input), "expected tensors, not a ", Py_TYPE(input)->tp_name);
+    edges.push_back(impl::gradient_edge(THPVariable_Unpack(input)));
+  }
+  node->set_next_edges(std::move(edges));
+  pybind11::object results;
+  {
+    const at::AutoGradMode no_grad(false);
+    results = pybind11::reinterpret_steal<pybind11::object>(PyObject_CallOneArg(self->forward, given));
+  }
+  if (!results) throw python_error();
+  const Items values(results.ptr());
+  const auto outputs = static_cast<Py_ssize_t>(self->differentiable->size());
+  TORCH_CHECK(values.size() >= outputs, "a forward graph returned ", values.size(), " values, of ", outputs, " outputs");
+  auto returned = pybind11::reinterpret_steal<pybind11::object>(PyTuple_New(outputs));
+  if (!returned) throw python_error();
+  for (Py_ssize_t i = 0; i < outputs; ++i) {
+    const at::Tensor& tensor = values.tensor(i);
+    const auto number = node->add_input_metadata(tensor);
+    if ((*self->differentiable)[i]) impl::set_gradient_edge(tensor, {node, number});
+    PyTuple_SET_ITEM(returned.ptr(), i, Py_NewRef(values[i]));
+  }
+  for (Py_ssize_t i = outputs; i < values.size(); ++i) compiled->save(values.tensor(i));
+  return returned.release().ptr();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* create(PyTypeObject* type, PyObject* arguments, PyObject* /*keywords*/) {
+  PyObject *forward = nullptr, *backward = nullptr, *differentiable = nullptr, *inputs = nullptr;
+  if (!PyArg_ParseTuple(
+          arguments, "OOO!O!", &forward, &backward, &PyTuple_Type, &differentiable, &PyTuple_Type, &inputs)) {
+    return nullptr;
+  }
+  auto* self = reinterpret_cast<Differentiable*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  self->call = call;
+  self->forward = Py_NewRef(forward);
+  self->backward = Py_NewRef(backward);
+  self->differentiable = new std::vector<bool>();
+  self->inputs = new std::vector<Py_ssize_t>();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(differentiable); ++i) {
+    self->differentiable->push_back(PyTuple_GET_ITEM(differentiable, i) == Py_True);
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i) {
+    self->inputs->push_back(PyLong_AsSsize_t(PyTuple_GET_ITEM(inputs, i)));
+  }
+  return reinterpret_cast<PyObject*>(self);
+}
+
+int traverse(PyObject* object, visitproc visit, void* arg) {
+  auto* self = reinterpret_cast<Differentiable*>(object);
+  Py_VISIT(self->forward);
+  Py_VISIT(self->backward);
+  return 0;
+}
+
+int clear(PyObject* object) {
+  auto* self = reinterpret_cast<Differentiable*>(object);
+  Py_CLEAR(self->forward);
+  Py_CLEAR(self->backward);
+  return 0;
+}
+
+void destroy(PyObject* object) {
+  auto* self = reinterpret_cast<Differentiable*>(object);
+  PyObject_GC_UnTrack(object);
+  clear(object);
+  delete self->differentiable;
+  delete self->inputs;
+  Py_TYPE(object)->tp_free(object);
+}
+
+PyTypeObject differentiable_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "aotkit_native", nullptr, -1, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_aotkit_native() {
+  auto& type = differentiable_type;
+  type.tp_name = "aotkit_native.Differentiable";
+  type.tp_basicsize = sizeof(Differentiable);
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC;
+  type.tp_vectorcall_offset = offsetof(Differentiable, call);
+  type.tp_call = PyVectorcall_Call;
+  type.tp_new = create;
+  type.tp_dealloc = destroy;
+  type.tp_traverse = traverse;
+  type.tp_clear = clear;
+  if (PyType_Ready(&type) < 0) return nullptr;
+  PyObject* module = PyModule_Create(&definition);
+  if (!module) return nullptr;
+  if (PyModule_AddObjectRef(module, "Differentiable", reinterpret_cast<PyObject*>(&type)) < 0 || !add_guards(module)) {
+    Py_CLEAR(module);
+  }
+  return module;
+}

@@ -5,7 +5,6 @@ them; if there is none, trace, partition, compile and check one. Whatever a grap
 """
 
 import copy
-import dataclasses
 import functools
 import inspect
 import operator
@@ -20,15 +19,15 @@ from aotkit import aot
 from aotkit.arguments import Arguments, Parameters, flatten
 from aotkit.captures import find_captures
 from aotkit.checker import CheckReport
-from aotkit.copies import Outcome
 from aotkit.dynamo import DynamoFunction
-from aotkit.entry import Entry, Failure, Signature, outcome_in_eager
+from aotkit.entry import Entry, Failure, Signature, new_entry, outcome_in_eager
 from aotkit.errors import AotkitError, EagerOnly, TraceError, warn_of_fallback
+from aotkit.explanation import Explanation
 from aotkit.family import Families, Found
 from aotkit.guards import ArgumentGuard, GuardSource
 from aotkit.interfaces import Graphs, Partitioner
 from aotkit.methods import BoundFunction
-from aotkit.recipe import Recipe, recipe_of
+from aotkit.recipe import recipe_of
 from aotkit.recompilation import Recompilations, describe
 from aotkit.registry import AnyBackend
 from aotkit.substitution import Progress
@@ -89,7 +88,7 @@ def compile(
     """Compile a function or module ahead of time: `compile(fn)`, `@compile` or `@compile(backend="nop")`.
 
     Each new kind of input (structure, shapes, dtypes, constants, gradient mode, ...) compiles once, on its first
-    call; all live side by side.
+    call; all live side by side, up to 256 for one function. `explain` tells how a call runs.
 
     Args:
         fn: takes and returns tensors, nested in lists, tuples and dicts as you like.
@@ -227,6 +226,21 @@ class CompiledFunction(Generic[P, R]):
         assert report is not None
         return report
 
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+        """How a call with these arguments runs, and why; compiles if need be."""
+        describe = functools.partial(Explanation, self._recipe.subject)
+        if (reason := aot.why_eager()) is not None:
+            return describe(eager=reason, entries=len(self._families))
+        if self._dynamo is not None:
+            return describe(detour="TorchDynamo captures it, and has guards of its own", tier="Python")
+        try:
+            entry, _ = self._find(args, kwargs) or self._compiled(args, kwargs)
+        except EagerOnly as e:
+            return describe(eager=str(e), entries=len(self._families))
+        if isinstance(entry, Failure):
+            return describe(eager=str(entry.error), entries=len(self._families))
+        return describe(detour=entry.way_in.detour, tier=entry.way_in.tier, entries=len(self._families))
+
     def _raise_if_eager(self, reason: str | None) -> None:
         if reason is not None:
             raise TraceError(f"{self._recipe.name!r} runs eagerly for these inputs: {reason}.")
@@ -296,25 +310,12 @@ class CompiledFunction(Generic[P, R]):
     def _try_entry(self, signature: Signature) -> Entry | Failure:
         try:
             want = outcome_in_eager(signature) if self._check else None
-            return _new_entry(self._recipe, signature, want)
+            return new_entry(self._recipe, signature, want)
         except AotkitError as e:
             if self._on_error == "raise":
                 raise
             warn_of_fallback(self._recipe.name, e)
             return Failure(e, signature)
-
-
-def _new_entry(recipe: Recipe, signature: Signature, want: Outcome | None) -> Entry:
-    try:
-        entry = Entry(recipe, signature, ran_in_eager=want is not None)
-        if want is not None:
-            entry.check(recipe, signature, want)
-    except AotkitError:
-        if not recipe.dynamic:
-            raise
-        # Perhaps because of the sizes that were left open.
-        return _new_entry(dataclasses.replace(recipe, dynamic=False), signature, want)
-    return entry
 
 
 def _is_importable(obj: Any) -> bool:

@@ -1,5 +1,6 @@
 """One compilation: trace a function for one set of inputs, check it against eager, run it."""
 
+import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from aotkit.arguments import Arguments, is_size
 from aotkit.captures import Walk
 from aotkit.checker import CheckReport
 from aotkit.constants import is_constant
-from aotkit.copies import run_on_copies
+from aotkit.copies import Outcome, run_on_copies
 from aotkit.errors import AotkitError, TraceError
 from aotkit.inspection import recording_source, user_line
 from aotkit.recipe import Recipe
@@ -79,7 +80,7 @@ class Entry:
         graphs: what was compiled.
         report: the verdict of the check, if there was one.
         accepts: whether it is valid for these flat inputs; everything else has been compared.
-        detour: why a call takes AOTAutograd's wrappers, or None if it goes straight to the graphs.
+        way_in: how a call comes to the graphs.
     """
 
     def __init__(self, recipe: Recipe, signature: Signature, *, ran_in_eager: bool) -> None:
@@ -108,7 +109,8 @@ class Entry:
         is_open = [recipe.dynamic and not static for static in signature.static]
         self.accepts = _validity(signature.tensors, is_open, compiled, reads.offsets)
         inputs = len(signature.tensors)
-        self._run, self.detour = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, inputs, recipe.name)
+        self.way_in = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, inputs, recipe.name)
+        self._run = self.way_in.call
         self._rebuild = outputs.rebuilder()
 
     def run(self, tensors: list[Tensor]) -> Any:
@@ -138,6 +140,20 @@ class Failure:
     def __init__(self, error: AotkitError, signature: Signature) -> None:
         self.error = error
         self.accepts = aot.tensor_guard(signature.tensors)
+
+
+def new_entry(recipe: Recipe, signature: Signature, want: Outcome | None) -> Entry:
+    """Compile, and compare with what eager gave, if that is known."""
+    try:
+        entry = Entry(recipe, signature, ran_in_eager=want is not None)
+        if want is not None:
+            entry.check(recipe, signature, want)
+    except AotkitError:
+        if not recipe.dynamic:
+            raise
+        # Perhaps because of the sizes that were left open.
+        return new_entry(dataclasses.replace(recipe, dynamic=False), signature, want)
+    return entry
 
 
 def _validity(

@@ -4,6 +4,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from aotkit.checker import CheckReport
+from aotkit.explanation import Explanation
 from aotkit.interfaces import Graphs
 
 if TYPE_CHECKING:
@@ -31,3 +32,7 @@ class BoundFunction:
     def report(self, *args: Any, **kwargs: Any) -> CheckReport:
         """The verdict of the check for a call with these arguments."""
         return self._compiled.report(self.__self__, *args, **kwargs)
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """How a call with these arguments runs, and why."""
+        return self._compiled.explain(self.__self__, *args, **kwargs)

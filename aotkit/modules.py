@@ -12,6 +12,7 @@ from torch import nn
 
 from aotkit.checker import CheckReport
 from aotkit.compiler import CompiledFunction
+from aotkit.explanation import Explanation
 from aotkit.interfaces import Graphs
 
 
@@ -79,6 +80,11 @@ class CompiledModule(nn.Module):
     def report(self, *args: Any, **kwargs: Any) -> CheckReport:
         """The verdict of the check for a call with these arguments; compiles if need be."""
         return function_of(self).report(*args, **kwargs)
+
+    @_GivesWay
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """How a call with these arguments runs, and why; compiles if need be."""
+        return function_of(self).explain(*args, **kwargs)
 
     @property
     def __wrapped__(self) -> nn.Module:

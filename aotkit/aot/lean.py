@@ -7,7 +7,7 @@ Where `why_not_lean` finds none of these, this module does the little that is le
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,12 +39,22 @@ class CompiledGraphs:
     backward_graph: GraphModule | None = None
 
 
-def way_in(
-    compiled: Compiled, graphs: CompiledGraphs, uses: Sequence[frozenset[int]], inputs: int, name: str
-) -> tuple[Callable[[list[Tensor]], Sequence[Any]], str | None]:
-    """A function from a list of the inputs, which it may empty, to the outputs; and why it is not the short one.
+class WayIn(NamedTuple):
+    """How calls come to compiled graphs.
 
-    It belongs to the switches, such as the gradient mode, that are in force now.
+    Attributes:
+        call: from a list of the inputs, which it may empty, to the outputs; under the switches that are in force now.
+        detour: why it takes AOTAutograd's wrappers; None if it does not.
+        tier: the language it is written in: "C++" or "Python".
+    """
+
+    call: Callable[[list[Tensor]], Sequence[Any]]
+    detour: str | None
+    tier: str
+
+
+def way_in(compiled: Compiled, graphs: CompiledGraphs, uses: Sequence[frozenset[int]], inputs: int, name: str) -> WayIn:
+    """The shortest way into compiled graphs that gives eager's results.
 
     Args:
         uses: from `gradient_uses`.
@@ -53,7 +63,8 @@ def way_in(
     """
     unused = unused_gradients(uses, compiled)
     if (reason := why_not_lean(compiled.metadata, graphs, inputs)) is None:
-        return _lean(compiled, graphs, unused, name), None
+        tier = "C++" if graphs.backward is not None and native.library() is not None else "Python"
+        return WayIn(_lean(compiled, graphs, unused, name), None, tier)
     has_backward = graphs.backward is not None
 
     def wrapped(tensors: list[Tensor]) -> Sequence[Any]:
@@ -61,7 +72,7 @@ def way_in(
             refuse_leaf_mutation([tensors[i] for i in compiled.leaf_mutated])
         return run_watched(compiled, tensors, name, unused, has_backward=has_backward)
 
-    return wrapped, reason
+    return WayIn(wrapped, reason, "Python")
 
 
 def why_not_lean(metadata: Any, graphs: CompiledGraphs, inputs: int) -> str | None:

@@ -1,0 +1,68 @@
+"""The C++ tier is built once, aside, and never stands in the way."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from aotkit.aot import native
+
+needs_compiler = pytest.mark.skipif(native.library_path() is None, reason="no C++ compiler")
+
+TRAIN = """
+    import torch, aotkit
+    from aotkit.aot import native
+    x = torch.ones(3, requires_grad=True)
+    f = aotkit.compile(lambda x: x.sin(), backend="nop")
+    f(x).sum().backward()
+    assert torch.allclose(x.grad, x.cos())
+    print(f.explain(x).tier, native.library_path() is not None and native.library_path().exists())
+"""
+
+
+def run(code, **environment):
+    environment = {**os.environ, **environment}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+
+
+@needs_compiler
+def test_built_library_is_used():
+    native.build()
+    assert run(TRAIN).stdout.split() == ["C++", "True"]
+    assert run(TRAIN, AOTKIT_NATIVE="0").stdout.split() == ["Python", "True"]
+
+
+@needs_compiler
+def test_first_use_builds_in_the_background(tmp_path):
+    code = textwrap.dedent(TRAIN) + textwrap.dedent("""
+        import time
+        deadline = time.monotonic() + 240
+        while not native.library_path().exists() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        g = aotkit.compile(lambda x: x.cos(), backend="nop")
+        g(x).sum().backward()
+        print(g.explain(x).tier)
+    """)
+    done = run(code, XDG_CACHE_HOME=str(tmp_path), AOTKIT_NATIVE="")
+    assert done.stdout.split() == ["Python", "False", "C++"], done.stderr
+
+
+def test_without_a_compiler_everything_runs_in_python(tmp_path):
+    """An empty PATH has none."""
+    done = run(TRAIN, PATH=str(tmp_path), CXX="")
+    assert done.stdout.split() == ["Python", "False"], done.stderr
+
+
+def test_asking_for_what_cannot_be_built_is_an_error(tmp_path):
+    assert "there is no C++ compiler" in run(TRAIN, PATH=str(tmp_path), CXX="", AOTKIT_NATIVE="1").stderr
+
+
+@needs_compiler
+def test_failing_compiler_is_told(tmp_path):
+    done = run(TRAIN, CXX="false", AOTKIT_NATIVE="1", XDG_CACHE_HOME=str(tmp_path))
+    assert "does not compile" in done.stderr
+    done = run(TRAIN, CXX="false", AOTKIT_NATIVE="", XDG_CACHE_HOME=str(tmp_path))
+    assert done.stdout.split() == ["Python", "False"]

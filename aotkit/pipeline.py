@@ -22,6 +22,7 @@ from aotkit.errors import AotkitError, CompileError, TraceError
 from aotkit.inspection import credit_backward
 from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Graphs, Partitioner
 
+Boxed = Callable[[list[Any]], Sequence[Any]]
 MOST_CODE_LINES = 60
 
 
@@ -105,9 +106,12 @@ class Pipeline:
             run = compiler(gm, example_inputs)
             if not callable(run):
                 raise CompileError(f"it returned {type(run).__name__}, not a callable")
-        call = _checked_once(_boxed(run), kept, lambda: self._blame(f"backend {self._backend_name!r}", role, kept))
-        self._compiled[role] = call, kept
-        return call
+        run = _boxed(run)
+        blame = functools.partial(self._blame, f"backend {self._backend_name!r}", role, kept)
+        # The guard of a call has compared the inputs of a forward graph with those it was compiled for.
+        later = getattr(run, "unchecked", run) if role == "forward" else run
+        self._compiled[role] = _checked_once(run, later, kept, blame), kept
+        return _checked_once(run, run, kept, blame)
 
     @property
     def _backend_name(self) -> str:
@@ -180,16 +184,18 @@ def _results(gm: GraphModule) -> Sequence[Any]:
     return output.args[0]  # type: ignore[no-any-return]
 
 
-def _checked_once(
-    run: Callable[[list[Any]], Sequence[Any]], gm: GraphModule, blame: Callable[[], _Blame]
-) -> Callable[[list[Any]], Sequence[Any]]:
-    """Compare the number, shapes, dtypes and devices of the first run's outputs with what the graph promises."""
+def _checked_once(run: Boxed, later: Boxed, gm: GraphModule, blame: Callable[[], "_Blame"]) -> Boxed:
+    """Compare the number, shapes, dtypes and devices of the first run's outputs with what the graph promises.
+
+    Args:
+        later: what runs from the second time on.
+    """
     promised: list[Any] | None = [n.meta.get("val") if isinstance(n, torch.fx.Node) else n for n in _results(gm)]
 
     def call(args: list[Any]) -> Sequence[Any]:
         nonlocal promised
         if (expected := promised) is None:  # another thread may set it meanwhile
-            return run(args)
+            return later(args)
         with blame():
             results = run(args)
             _compare(results, expected)

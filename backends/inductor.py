@@ -16,6 +16,9 @@ from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.virtualized import V
 from torch.fx import GraphModule
 
+from aotkit.aot import copy_repeated_gradients
+from aotkit.aot.inductor import short_call
+from aotkit.aot.isa import remembered_probes
 from aotkit.interfaces import Backend
 
 SETTINGS = {"fallback_random": True}
@@ -28,6 +31,7 @@ def compile_forward(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callab
 
 def compile_backward(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
     """Compile a backward graph."""
+    copy_repeated_gradients(gm)
     return _compile(gm, example_inputs, is_backward=True)
 
 
@@ -38,8 +42,9 @@ def compile_inference(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Call
 
 
 def _compile(gm: GraphModule, example_inputs: Sequence[Tensor], **kind: bool) -> Callable[..., Any]:
-    with config.patch(SETTINGS):
-        return compile_fx_inner(gm, example_inputs, **kind)  # type: ignore[arg-type]
+    with config.patch(SETTINGS), remembered_probes():
+        compiled = compile_fx_inner(gm, example_inputs, **kind)  # type: ignore[arg-type]
+    return short_call(compiled, example_inputs)
 
 
 def fold_and_fuse(gm: GraphModule, inputs: Any) -> None:

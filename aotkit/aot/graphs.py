@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 
@@ -77,3 +77,68 @@ def mutated_inputs(graph: Graph) -> set[Any]:
     changed = [getattr(description, "mutated_input", None) for description in descriptions]
     inputs = graph.find_nodes(op="placeholder")
     return {node for node in inputs if any(node.meta.get("desc") == c for c in changed if c is not None)}
+
+
+def separate_gradients(backward: GraphModule) -> None:
+    """Copy gradients that are another view of the memory of an earlier one.
+
+    The engine makes a gradient that nothing else refers to the leaf's `.grad`. Of two views of one memory it would do
+    so with both, and whoever scales one `.grad` in place would scale the other too.
+    """
+    owners: dict[int | None, Any] = {}
+    _replace_gradients(backward, lambda i, node: owners.setdefault(_storage(node), node) is not node)
+
+
+def copy_repeated_gradients(backward: GraphModule) -> None:
+    """Copy what a pointwise operator computes as the gradient of several leaves; before Inductor compiles the graph.
+
+    The engine would do that, in a pass over memory; Inductor stores the value several times while it has it in
+    registers. That is for nothing where `.grad` exists already, or under `torch.autograd.grad`: hence leaves only.
+    """
+    leaves, used = leaf_inputs(), set()
+    origins: dict[int | None, Node] = {}
+    for node in backward.graph.nodes:
+        origins.setdefault(_storage(node), node)
+
+    def is_repeated(i: int, node: Node) -> bool:
+        repeated = node in used and _is_pointwise(origins[_storage(node)])
+        used.add(node)
+        return repeated and i in leaves
+
+    _replace_gradients(backward, is_repeated)
+
+
+def _replace_gradients(backward: GraphModule, is_to_copy: Callable[[int, Node], bool]) -> None:
+    output = backward.graph.output_node()
+    gradients: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    for i, node in enumerate(gradients):
+        if _storage(node) is not None and is_to_copy(i, node):
+            gradients[i] = _copied(node, output)
+    output.args = (tuple(gradients),)
+    backward.recompile()
+
+
+def leaf_inputs() -> list[int]:
+    """The inputs of the function that AOTAutograd compiles the backward graph of that were leaves when traced."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = context.fw_metadata if context else None
+    inputs = metadata.input_info if metadata else ()
+    return [i for i, info in enumerate(inputs) if info.is_leaf]
+
+
+def _storage(node: Any) -> int | None:
+    """The identity of the memory of a node's tensor."""
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return value.untyped_storage()._cdata if isinstance(value, Tensor) and value.layout is torch.strided else None
+
+
+def _is_pointwise(node: Node) -> bool:
+    return torch.Tag.pointwise in getattr(node.target, "tags", ())
+
+
+def _copied(node: Node, before: Node) -> Node:
+    with before.graph.inserting_before(before):
+        copied = before.graph.call_function(torch.ops.aten.clone.default, (node,))
+    # A value in memory of its own, by which passes tell copies from aliases.
+    copied.meta = {**node.meta, "val": node.meta["val"].clone()}
+    return copied

@@ -61,6 +61,30 @@ def test_attention_spelled_out_is_recognised_before_the_cut():
     assert any("scaled_dot_product" in name for name in operators), operators
 
 
+def sums(a, b, c, d):
+    return (a + b.view(4, 8) + c + d).cos()
+
+
+def test_a_gradient_of_several_leaves_is_stored_several_times(device):
+    shapes = [(4, 8), (32,), (4, 8), (4, 8)]
+    inputs = [torch.randn(shape, requires_grad=True, device=device) for shape in shapes]
+    result, tangent = aotkit.compile(sums, backend="inductor")(*inputs), torch.ones(4, 8, device=device)
+    with torch.profiler.profile(acc_events=True) as profile:
+        result.backward(tangent)
+    assert not {"aten::clone", "aten::copy_"} & {event.name for event in profile.events()}
+    gradients = [x.grad for x in inputs]
+    torch.testing.assert_close(gradients, list(torch.autograd.grad(sums(*inputs), inputs, tangent)))
+    assert len({g.untyped_storage().data_ptr() for g in gradients}) == 4
+
+
+def test_the_gradient_of_activations_is_stored_once(device):
+    leaf = torch.randn(4, 8, requires_grad=True, device=device)
+    activations = [leaf * 2, leaf.view(32) * 2, leaf * 2, leaf * 2]
+    result = aotkit.compile(sums, backend="inductor")(*activations)
+    gradients = torch.autograd.grad(result.sum(), activations)
+    assert gradients[0].data_ptr() == gradients[2].data_ptr() == gradients[3].data_ptr()
+
+
 # Products alone, so that the C++ compiler has nothing to do: it would take half a minute.
 PROGRAM = """
 import json, torch, aotkit

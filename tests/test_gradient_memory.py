@@ -1,0 +1,60 @@
+"""The gradients of different leaves are different memory, as in eager: scaling one in place leaves the others alone."""
+
+import pytest
+import torch
+
+import aotkit
+
+
+def one_view(a, b):
+    return (a.view(-1) + b).sin()
+
+
+def bare_tangent(a, b):
+    return a.view(-1) + b
+
+
+def views_of_everything(a, b):
+    return a.t().flatten() * 2 + b.view(4, 4).t().reshape(-1) * 2
+
+
+def same_node(a, b):
+    return (a + b.view(4, 4)).sin()
+
+
+def product(a, b):
+    return (a + b.view(4, 4)) @ torch.full((4, 4), 0.5, device=a.device)
+
+
+@pytest.fixture
+def device(device, backend):
+    if backend == "nnc" and device.type == "cpu":
+        pytest.skip("nnc fuses CPU code only in PyTorch builds with LLVM")
+    return device
+
+
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+@pytest.mark.parametrize("function", [one_view, bare_tangent, views_of_everything, same_node, product])
+def test_gradients_of_leaves_are_apart(function, backend, partitioner, capture, device):
+    a = torch.randn(4, 4, requires_grad=True, device=device)
+    b = torch.randn(16, requires_grad=True, device=device)
+    compiled = aotkit.compile(function, backend=backend, partition=partitioner, capture=capture)
+    for _ in range(2):  # the second time, `.grad` exists
+        compiled(a, b).square().sum().backward()
+    want = [2 * g for g in torch.autograd.grad(function(a, b).square().sum(), (a, b))]
+    torch.testing.assert_close([a.grad, b.grad], want)
+    a.grad.mul_(0)
+    torch.testing.assert_close(b.grad, want[1])
+
+
+def test_three_views_of_one_gradient(backend, device):
+    leaves = [torch.randn(2, 3, requires_grad=True, device=device) for _ in range(3)]
+    compiled = aotkit.compile(lambda a, b, c: a.flatten() + b.flatten() + c.flatten(), backend=backend)
+    compiled(*leaves).square().sum().backward()
+    assert len({x.grad.untyped_storage().data_ptr() for x in leaves}) == 3
+
+
+def test_the_copies_are_in_the_graph(backend, device):
+    inputs = [torch.randn(shape, requires_grad=True, device=device) for shape in ((4, 4), (16,))]
+    graphs = aotkit.compile(bare_tangent, backend=backend).graphs(*inputs)
+    assert sum(n.target is torch.ops.aten.clone.default for n in graphs.backward.graph.nodes) == 1

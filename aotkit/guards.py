@@ -6,6 +6,7 @@ the arguments and their constants, and what the function captures. Its tensors a
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,6 +23,19 @@ MODULE_STATE = ("training", "_parameters", "_buffers", "_modules", *HOOKS)
 MOST_ALTERNATIVES = 100  # conditions in one line of source; Python's parser has a limit on their depth
 
 
+@dataclass
+class _Tree:
+    """A list of the members of a module, of its children, ...
+
+    Attributes:
+        variable: holds it.
+        size: how many there are so far.
+    """
+
+    variable: str
+    size: int = 0
+
+
 class GuardSource:
     """The source of a function from canonical `args, kwargs` to the flat tensors of a call.
 
@@ -31,12 +45,13 @@ class GuardSource:
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._globals: dict[str, Any] = {f.__name__: f for f in (same_constant, same_constants, constant_set)}
-        self._variables = 0
+        self._paths: dict[str, str] = {}  # of each variable the expression
+        self._places: dict[str, tuple[_Tree, Any, int]] = {}
 
     def copy(self) -> "GuardSource":
         """A guard that begins with the same lines."""
         other = GuardSource()
-        other._lines, other._globals, other._variables = [*self._lines], {**self._globals}, self._variables
+        other._lines, other._globals, other._paths = [*self._lines], {**self._globals}, {**self._paths}
         return other
 
     def bind(self, value: Any) -> str:
@@ -47,8 +62,8 @@ class GuardSource:
 
     def assign(self, expression: str) -> str:
         """Find an object; returns the variable that holds it."""
-        variable = f"v{self._variables}"
-        self._variables += 1
+        variable = f"v{len(self._paths)}"
+        self._paths[variable] = expression
         self._lines.append(f"{variable} = {expression}")
         return variable
 
@@ -103,9 +118,7 @@ class GuardSource:
         members = [(group, key) for group, keys in expected.items() if isinstance(keys, tuple) for key in keys]
         if (library := aot.native.library()) is not None:
             guard = library.ModuleGuard(type(module), module.training, tuple(expected), tuple(expected.values()))
-            found = self.assign(f"{self.bind(guard)}({variable})")
-            self.require(f"{found} is not None")
-            return {member: f"{found}[{i}]" for i, member in enumerate(members)}
+            return dict(zip(members, self._members(variable, guard, len(members)), strict=True))
         self.require_type(variable, module)
         held = self.assign(f"{variable}.__dict__")
         self.require_keys(held, list(state))
@@ -115,6 +128,19 @@ class GuardSource:
         for group, found in groups.items():
             self.require_keys(found, list(state[group]))
         return {(group, key): f"{groups[group]}[{key!r}]" for group, key in members}
+
+    def _members(self, variable: str, guard: Any, count: int) -> list[str]:
+        """Where a guard in C++ puts the members of a module: one call takes a whole tree of modules apart."""
+        tree, parent, number = self._places.get(self._paths[variable], (None, None, 0))
+        if tree is None or parent is None:
+            tree = _Tree(self.assign(f"{self.bind(guard)}({variable})"))
+            self.require(f"{tree.variable} is not None")
+        else:
+            parent.add(number, guard)
+        found = [f"{tree.variable}[{tree.size + i}]" for i in range(count)]
+        tree.size += count
+        self._places |= {place: (tree, guard, i) for i, place in enumerate(found)}
+        return found
 
     def require_environment(self) -> None:
         """Compare the switches and modes that surround a call."""

@@ -127,16 +127,25 @@ PyObject* have_no_attributes(PyObject* /*module*/, PyObject* const* arguments, P
   Py_RETURN_TRUE;
 }
 
-// What a module is expected to be: its class, the names of its attributes, and of its members.
+// What an attribute of a module is expected to be.
+enum class Kind { kAnything, kTraining, kEmpty, kMembers };
+
+struct Attribute {
+  PyObject* name;
+  Kind kind;
+  PyObject* members;  // a tuple of names, if it is a dict of members
+};
+
+// What a module is expected to be: its class, its mode, the names of its attributes in order, and of its members.
 struct ModuleGuard {
   PyObject_HEAD
   vectorcallfunc call;
   PyObject* type;
   PyObject* training;  // True or False
-  PyObject* attributes;  // tuple of all names, in order
-  PyObject* groups;  // tuple, for each attribute: a tuple of names if it is a dict of members, True if it is a dict that
-                     // must be empty, `training` if it is that, None if it is compared elsewhere
-  Py_ssize_t members;
+  PyObject* names;  // keeps what the attributes refer to
+  PyObject* groups;
+  std::vector<Attribute>* attributes;
+  std::vector<std::pair<Py_ssize_t, PyObject*>>* children;  // numbers of members that are modules, and their guards
 };
 
 bool same_name(PyObject* a, PyObject* b) {
@@ -144,54 +153,77 @@ bool same_name(PyObject* a, PyObject* b) {
 }
 
 // Appends the values of a dict with exactly these keys, in this order.
-bool take_members(PyObject* group, PyObject* names, PyObject* found, Py_ssize_t& next) {
+bool take_group(PyObject* group, PyObject* names, PyObject* found) {
   if (!PyDict_Check(group) || PyDict_GET_SIZE(group) != PyTuple_GET_SIZE(names)) return false;
   PyObject *key = nullptr, *value = nullptr;
   Py_ssize_t position = 0, i = 0;
   while (PyDict_Next(group, &position, &key, &value)) {
-    if (!same_name(key, PyTuple_GET_ITEM(names, i++))) return false;
-    PyTuple_SET_ITEM(found, next++, Py_NewRef(value));
+    if (!same_name(key, PyTuple_GET_ITEM(names, i++)) || PyList_Append(found, value) < 0) return false;
   }
   return true;
 }
 
-// The members of a module, in order, as a tuple; None if it is not as expected.
+// Appends the members of a module to a list, then its children's; false if something is not as expected.
+bool take_members(const ModuleGuard* guard, PyObject* module, PyObject* found) {
+  if (reinterpret_cast<PyObject*>(Py_TYPE(module)) != guard->type) return false;
+  PyObject* attributes = attributes_of(module);
+  if (!attributes || PyDict_GET_SIZE(attributes) != static_cast<Py_ssize_t>(guard->attributes->size())) return false;
+  const Py_ssize_t start = PyList_GET_SIZE(found);
+  const Attribute* expected = guard->attributes->data();
+  PyObject *key = nullptr, *value = nullptr;
+  for (Py_ssize_t position = 0; PyDict_Next(attributes, &position, &key, &value); ++expected) {
+    if (!same_name(key, expected->name)) return false;
+    switch (expected->kind) {
+      case Kind::kAnything:
+        break;
+      case Kind::kTraining:
+        if (value != guard->training) return false;
+        break;
+      case Kind::kEmpty:
+        if (!PyDict_Check(value) || PyDict_GET_SIZE(value)) return false;
+        break;
+      case Kind::kMembers:
+        if (!take_group(value, expected->members, found)) return false;
+    }
+  }
+  for (const auto& [number, child] : *guard->children) {
+    if (!take_members(reinterpret_cast<ModuleGuard*>(child), PyList_GET_ITEM(found, start + number), found)) return false;
+  }
+  return true;
+}
+
+// The members of a module, and its children's after them, in a list; None if something is not as expected.
 PyObject* members_of(PyObject* object, PyObject* const* arguments, size_t flags, PyObject* /*keywords*/) {
-  const auto* self = reinterpret_cast<ModuleGuard*>(object);
   if (PyVectorcall_NARGS(flags) != 1) {
     PyErr_SetString(PyExc_TypeError, "expected one module");
     return nullptr;
   }
-  PyObject* module = arguments[0];
-  if (reinterpret_cast<PyObject*>(Py_TYPE(module)) != self->type) Py_RETURN_NONE;
-  PyObject* attributes = attributes_of(module);
-  if (!attributes || PyDict_GET_SIZE(attributes) != PyTuple_GET_SIZE(self->attributes)) Py_RETURN_NONE;
-  auto found = pybind11::reinterpret_steal<pybind11::object>(PyTuple_New(self->members));
+  auto found = pybind11::reinterpret_steal<pybind11::object>(PyList_New(0));
   if (!found) return nullptr;
-  PyObject *key = nullptr, *value = nullptr;
-  Py_ssize_t position = 0, i = 0, next = 0;
-  while (PyDict_Next(attributes, &position, &key, &value)) {
-    PyObject* expected = PyTuple_GET_ITEM(self->groups, i);
-    if (!same_name(key, PyTuple_GET_ITEM(self->attributes, i++))) Py_RETURN_NONE;
-    if (expected == Py_None) continue;
-    if (expected == Py_True) {
-      if (!PyDict_Check(value) || PyDict_GET_SIZE(value)) Py_RETURN_NONE;
-    } else if (expected == Py_False) {
-      if (value != self->training) Py_RETURN_NONE;
-    } else if (!take_members(value, expected, found.ptr(), next)) {
-      Py_RETURN_NONE;
-    }
-  }
-  return found.release().ptr();
+  if (take_members(reinterpret_cast<ModuleGuard*>(object), arguments[0], found.ptr())) return found.release().ptr();
+  if (PyErr_Occurred()) return nullptr;
+  Py_RETURN_NONE;
 }
 
+extern PyTypeObject module_guard_type;
+
+// Compare the member of this number too, by a guard of its own.
+PyObject* add_child(PyObject* object, PyObject* arguments) {
+  Py_ssize_t number = 0;
+  PyObject* child = nullptr;
+  if (!PyArg_ParseTuple(arguments, "nO!", &number, &module_guard_type, &child)) return nullptr;
+  reinterpret_cast<ModuleGuard*>(object)->children->emplace_back(number, Py_NewRef(child));
+  Py_RETURN_NONE;
+}
+
+// Takes the class, the mode, a tuple of the names of all attributes, and a tuple that has for each of them: a tuple of
+// names if it is a dict of members, True if it is a dict that must be empty, False if it is the mode, None for anything.
 PyObject* create_module_guard(PyTypeObject* type, PyObject* arguments, PyObject* /*keywords*/) {
-  PyObject *module_type = nullptr, *training = nullptr, *attributes = nullptr, *groups = nullptr;
-  if (!PyArg_ParseTuple(
-          arguments, "OOO!O!", &module_type, &training, &PyTuple_Type, &attributes, &PyTuple_Type, &groups)) {
+  PyObject *module_type = nullptr, *training = nullptr, *names = nullptr, *groups = nullptr;
+  if (!PyArg_ParseTuple(arguments, "OOO!O!", &module_type, &training, &PyTuple_Type, &names, &PyTuple_Type, &groups)) {
     return nullptr;
   }
-  if (PyTuple_GET_SIZE(attributes) != PyTuple_GET_SIZE(groups)) {
+  if (PyTuple_GET_SIZE(names) != PyTuple_GET_SIZE(groups)) {
     PyErr_SetString(PyExc_ValueError, "expected two tuples of the same length");
     return nullptr;
   }
@@ -200,18 +232,27 @@ PyObject* create_module_guard(PyTypeObject* type, PyObject* arguments, PyObject*
   self->call = members_of;
   self->type = Py_NewRef(module_type);
   self->training = Py_NewRef(training);
-  self->attributes = Py_NewRef(attributes);
+  self->names = Py_NewRef(names);
   self->groups = Py_NewRef(groups);
-  self->members = 0;
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(groups); ++i) {
+  self->attributes = new std::vector<Attribute>();
+  self->children = new std::vector<std::pair<Py_ssize_t, PyObject*>>();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
     PyObject* group = PyTuple_GET_ITEM(groups, i);
-    if (PyTuple_Check(group)) self->members += PyTuple_GET_SIZE(group);
+    const Kind kind = PyTuple_Check(group) ? Kind::kMembers
+        : group == Py_True                 ? Kind::kEmpty
+        : group == Py_False                ? Kind::kTraining
+                                           : Kind::kAnything;
+    self->attributes->push_back({PyTuple_GET_ITEM(names, i), kind, group});
   }
   return reinterpret_cast<PyObject*>(self);
 }
 
 int traverse_module_guard(PyObject* object, visitproc visit, void* arg) {
-  Py_VISIT(reinterpret_cast<ModuleGuard*>(object)->type);
+  const auto* self = reinterpret_cast<ModuleGuard*>(object);
+  Py_VISIT(self->type);
+  if (self->children) {
+    for (const auto& [number, child] : *self->children) Py_VISIT(child);
+  }
   return 0;
 }
 
@@ -219,16 +260,27 @@ int clear_module_guard(PyObject* object) {
   auto* self = reinterpret_cast<ModuleGuard*>(object);
   Py_CLEAR(self->type);
   Py_CLEAR(self->training);
-  Py_CLEAR(self->attributes);
+  Py_CLEAR(self->names);
   Py_CLEAR(self->groups);
+  if (self->attributes) self->attributes->clear();
+  if (self->children) {
+    for (const auto& [number, child] : *self->children) Py_DECREF(child);
+    self->children->clear();
+  }
   return 0;
 }
 
 void destroy_module_guard(PyObject* object) {
   PyObject_GC_UnTrack(object);
   clear_module_guard(object);
+  delete reinterpret_cast<ModuleGuard*>(object)->attributes;
+  delete reinterpret_cast<ModuleGuard*>(object)->children;
   Py_TYPE(object)->tp_free(object);
 }
+
+PyMethodDef module_guard_methods[] = {
+    {"add", add_child, METH_VARARGS, "Compare the member of this number too, by a guard of its own."},
+    {nullptr, nullptr, 0, nullptr}};
 
 PyTypeObject tensor_guard_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyTypeObject module_guard_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
@@ -259,6 +311,7 @@ bool add_guards(PyObject* module) {
   modules.tp_dealloc = destroy_module_guard;
   modules.tp_traverse = traverse_module_guard;
   modules.tp_clear = clear_module_guard;
+  modules.tp_methods = module_guard_methods;
   return PyType_Ready(&tensors) == 0 && PyType_Ready(&modules) == 0 &&
       PyModule_AddObjectRef(module, "TensorGuard", reinterpret_cast<PyObject*>(&tensors)) == 0 &&
       PyModule_AddObjectRef(module, "ModuleGuard", reinterpret_cast<PyObject*>(&modules)) == 0 &&

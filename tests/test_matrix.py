@@ -21,6 +21,7 @@ KNOWN_GAPS = {
     ("nnc", "cuda", "scaled_dot_product_attention"): "TorchScript takes no None for attn_bias",
     ("nnc", "cuda", "TransformerBlock"): "TorchScript takes no None for attn_bias",
     ("inductor", "cuda", "bernoulli"): "Inductor draws with rand_like, which is another stream there",
+    ("inductor_cpp", "cuda", "bernoulli"): "Inductor draws with rand_like, which is another stream there",
 }
 
 

@@ -1,4 +1,7 @@
-"""What the inductor backend needs of Inductor's private parts: the call into a compiled graph, without its extras.
+"""What backends need of Inductor's private parts: its compiler for one graph, and the call without its extras.
+
+Random operators keep torch's own kernels and generator (`fallback_random`), so that a compiled function draws the
+numbers that eager would draw from the same seed.
 
 Inductor's own entry costs 0.7 us, and the code that it writes begins with an assertion per input, 0.25 us each. Here
 one guard checks all inputs at once; assertions about what other libraries' kernels return stay.
@@ -8,18 +11,61 @@ import inspect
 import linecache
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
+import torch
+import torch._inductor.config as config
 from torch import Tensor
+from torch._inductor import compile_fx
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+from torch._inductor.virtualized import V
+from torch.fx import GraphModule
 
+from aotkit.aot.isa import remembered_probes
 from aotkit.aot.tensors import tensor_guard
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
 # torch 2.11 gives these no last argument; of other kernels' results it is the name of the operator.
 _INPUT_ASSERTION = re.compile(r"assert_size_stride\(\w+, \([^()]*\), \([^()]*\)(, 'input')?\)")
+
+
+RANDOM = {"fallback_random": True}
+
+
+def compile_inner(
+    gm: GraphModule, example_inputs: Sequence[Any], settings: dict[str, Any], *, cpp_wrapper: bool = False, **kind: bool
+) -> Boxed:
+    """Compile one graph.
+
+    Args:
+        settings: of `torch._inductor.config`.
+        cpp_wrapper: launch kernels from C++, if there is a CUDA device among the inputs.
+        kind: `is_backward` or `is_inference`.
+    """
+    cpp_wrapper = cpp_wrapper and any(isinstance(x, Tensor) and x.is_cuda for x in example_inputs)
+    more = {**compile_fx.get_cpp_wrapper_config(), "cpp_wrapper": True} if cpp_wrapper else {}
+    with config.patch({**RANDOM, **settings, **more}), remembered_probes():
+        compiled = compile_fx.compile_fx_inner(gm, example_inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
+    return short_call(compiled, example_inputs)
+
+
+def fold_and_fuse(gm: GraphModule, inputs: Any) -> None:
+    """Inductor's passes over a whole graph, which it expects to have run: attention patterns, constant folding."""
+    fake_mode = next((v.fake_mode for n in gm.graph.nodes if hasattr(v := n.meta.get("val"), "fake_mode")), None)
+    with config.patch(RANDOM), V.set_fake_mode(fake_mode):
+        joint_graph_passes(gm)
+
+
+def decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """Inductor's table, without dropout: decomposed, it would draw other numbers than eager."""
+    with config.patch(RANDOM):
+        table = dict(select_decomp_table())
+    table.pop(torch.ops.aten.native_dropout.default, None)
+    return table
 
 
 def short_call(compiled: Any, example_inputs: Sequence[Any]) -> Boxed:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from aotkit.aot import native
 from aotkit.benchmark.overhead_report import OverheadReport, Row, machine
 from aotkit.benchmark.overhead_variants import Calls, Reference, Variants, clear, variants
 from aotkit.benchmark.overhead_workloads import BACKWARD, FORWARD, NO_GRAD, STEP, Workload, build
@@ -43,6 +44,8 @@ def overhead(
     """
     tell = progress or (lambda text: None)
     rivals = variants(device) if rivals is None else rivals
+    tell("building the C++ tier of calls, unless it is there")
+    native.build()
     report = OverheadReport(machine(device), torch.__version__, THREADS, device, [])
     with _threads(THREADS):
         for name in names:

@@ -15,7 +15,7 @@ from aotkit.compiler import compile
 from aotkit.registry import backend_status
 
 EAGER, AOT_FUNCTION, TORCH_COMPILE, AOTKIT = "eager", "aot_function", "torch.compile", "aotkit"
-CUDA_GRAPHS = "torch.compile reduce-overhead"
+CUDA_GRAPHS, CPP = "torch.compile reduce-overhead", "aotkit inductor_cpp"
 CHECKED_CALLS = 3  # Inductor replays a CUDA graph from the third on
 TOLERANCE = 1e-4  # of the largest value of each tensor
 
@@ -53,7 +53,9 @@ def variants(device: str) -> Variants:
         TORCH_COMPILE: _torch_compile,
         AOTKIT: lambda w: _aotkit(w, "inductor"),
     }
-    return found | {CUDA_GRAPHS: _cuda_graphs} if device == "cuda" else found
+    if device == "cuda":
+        found |= {CUDA_GRAPHS: _cuda_graphs, CPP: lambda w: _aotkit(w, "inductor_cpp")}
+    return found
 
 
 def _eager(workload: Workload) -> Calls:

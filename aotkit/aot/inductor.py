@@ -11,6 +11,7 @@ import inspect
 import linecache
 import re
 import textwrap
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any
@@ -50,7 +51,23 @@ def compile_inner(
     more = {**compile_fx.get_cpp_wrapper_config(), "cpp_wrapper": True} if cpp_wrapper else {}
     with config.patch({**RANDOM, **settings, **more}), remembered_probes():
         compiled = compile_fx.compile_fx_inner(gm, example_inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
-    return short_call(compiled, example_inputs)
+    return _with_context(compiled) if cpp_wrapper else short_call(compiled, example_inputs)
+
+
+_thread = threading.local()
+
+
+def _with_context(run: Boxed) -> Boxed:
+    """The C++ wrapper calls the driver, which knows no context in a thread that has used no CUDA runtime yet."""
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        if not hasattr(_thread, "has_context"):
+            torch.zeros(1, device="cuda")
+            _thread.has_context = True
+        return run(inputs)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
 
 
 def fold_and_fuse(gm: GraphModule, inputs: Any) -> None:

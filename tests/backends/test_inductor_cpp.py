@@ -1,0 +1,33 @@
+"""Inductor with launches from C++."""
+
+import threading
+
+import pytest
+import torch
+
+import aotkit
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="inductor_cpp needs a CUDA device")
+
+
+def test_runs_in_a_thread_that_has_not_used_cuda():
+    f = aotkit.compile(lambda x: x.view(-1) * 2 + 1, backend="inductor_cpp")
+    x = torch.randn(4, 4, device="cuda")
+    want, results = f(x), []
+    thread = threading.Thread(target=lambda: results.append(f(x)))
+    thread.start()
+    thread.join()
+    torch.testing.assert_close(results, [want])
+
+
+@pytest.mark.parametrize("elements", [2**10, 2**21])
+def test_small_and_large_tensors_equal_eager(elements):
+    """Kernels of small ones are combined."""
+    x = torch.randn(elements // 64, 64, device="cuda", requires_grad=True)
+    scale, shift = (torch.randn(64, device="cuda", requires_grad=True) for _ in range(2))
+
+    def norm(x, scale, shift):
+        return torch.nn.functional.layer_norm(torch.nn.functional.gelu(x), (64,), scale, shift)
+
+    report = aotkit.check(norm, x, scale, shift, backend="inductor_cpp")
+    assert report.passed

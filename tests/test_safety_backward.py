@@ -256,3 +256,33 @@ def test_random(name, partition):
 
     compare(scenario, partition=partition)
     compare(scenario, check=False, partition=partition)
+
+
+def no_bits(gm, example_inputs):
+    """Takes only tensors whose values are those in their memory, as compiled kernels do."""
+
+    def run(*args):
+        assert not any(isinstance(x, torch.Tensor) and (x.is_neg() or x.is_conj()) for x in args)
+        return gm(*args)
+
+    return run
+
+
+@pytest.mark.parametrize("mutates", [False, True])
+def test_negated_and_conjugated_cotangents(mutates):
+    """With and without AOTAutograd's wrappers, which hand such a cotangent on as it is."""
+
+    def f(x, counter):
+        if mutates:
+            counter.add_(1)
+        return x * 2
+
+    compiled = aotkit.compile(f, backend=aotkit.Backend(no_bits))
+    for dtype in (torch.float32, torch.complex64):
+        x = torch.randn(3, dtype=dtype, requires_grad=True)
+        lazy = torch.randn(3, dtype=torch.complex64).conj()
+        cotangent = lazy.imag if dtype is torch.float32 else lazy
+        assert cotangent.is_neg() or cotangent.is_conj()
+        (got,) = torch.autograd.grad(compiled(x, torch.zeros(1)), x, cotangent)
+        (want,) = torch.autograd.grad(f(x, torch.zeros(1)), x, cotangent)
+        torch.testing.assert_close(got, want)

@@ -337,3 +337,40 @@ def test_entries_survive_the_garbage_collector():
         f(torch.ones(3, requires_grad=True)).sum().backward()
         gc.collect()
     assert counter.compiled == 1
+
+
+def same_memory():
+    """Pairs of equal tensors over the same memory, which differ only in what they are views of."""
+    x = torch.arange(12)
+    yield x[:6].view(2, 3), x[:6].view(2, 3)
+    y = torch.arange(6).view(2, 3).clone()
+    yield y, y.view_as(y)
+    z = torch.arange(6).view(2, 3).clone()
+    yield z, z.detach()
+    w = torch.arange(18).view(3, 1, 6).clone()
+    yield w[0].view(2, 3), w[0].view(2, 3)
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_what_mutated_inputs_are_views_of(first):
+    """The graph takes that in their place, so it must have the shape that the graph was made for."""
+
+    def exact(gm, example_inputs):
+        promised = [list(n.meta["val"].shape) for n in gm.graph.find_nodes(op="placeholder")]
+
+        def run(*args):
+            assert [list(x.shape) for x in args] == promised
+            return gm(*args)
+
+        return run
+
+    def f(a, b):
+        a.mul_(2)
+        return a + b
+
+    compiled = aotkit.compile(f, backend=aotkit.Backend(exact), check=False)
+    for i in (first, *range(4), first):
+        (a, b), (c, d) = list(same_memory())[i], list(same_memory())[i]
+        assert torch.equal(compiled(a, b), f(c, d))
+        assert torch.equal(a, c)
+        assert torch.equal(b, d)

@@ -76,8 +76,8 @@ def run_watched(
 def _watch_backward(tensors: Sequence[Any], before: set[Any], name: str, uses: Sequence[frozenset[int]] | None) -> None:
     """Give the backward of one call the behaviour of eager where AOTAutograd's own differs.
 
-    It refuses `create_graph=True`, whose gradients would have no graph of their own; and an input whose outputs took
-    no part in the backward pass gets None, not zeros.
+    It refuses `create_graph=True`, whose gradients would have no graph of their own; incoming gradients have the values
+    that their memory says; and an input whose outputs took no part in the backward pass gets None, not zeros.
 
     Args:
         tensors: everything that the call returned or mutated.
@@ -87,11 +87,12 @@ def _watch_backward(tensors: Sequence[Any], before: set[Any], name: str, uses: S
     if not torch.is_grad_enabled() or (node := _autograd_node(tensors, before)) is None:
         return
 
-    def refuse_second_derivative(_: Any) -> None:
+    def prepare(incoming: Sequence[Tensor | None]) -> tuple[Tensor | None, ...] | None:
         if torch.is_grad_enabled():
             raise UnsupportedError(SECOND_DERIVATIVE.format(repr(name)))
+        return tuple(map(_materialized, incoming)) if any(map(_is_lazy, incoming)) else None
 
-    node.register_prehook(refuse_second_derivative)
+    node.register_prehook(prepare)
     if uses is not None:
 
         def drop_unused(gradients: Sequence[Tensor | None], incoming: Sequence[Tensor | None]) -> Any:
@@ -99,6 +100,17 @@ def _watch_backward(tensors: Sequence[Any], before: set[Any], name: str, uses: S
             return tuple(None if used and used <= absent else g for g, used in zip(gradients, uses, strict=True))
 
         node.register_hook(drop_unused)
+
+
+def _is_lazy(gradient: Tensor | None) -> bool:
+    """Whether a gradient's values are not those in its memory: conjugated or negated by a bit, or zeros without any."""
+    return gradient is not None and (gradient.is_conj() or gradient.is_neg() or gradient._is_zerotensor())
+
+
+def _materialized(gradient: Tensor | None) -> Tensor | None:
+    if gradient is None or not gradient._is_zerotensor():
+        return gradient if gradient is None else gradient.resolve_conj().resolve_neg()
+    return torch.zeros(gradient.shape, dtype=gradient.dtype, device=gradient.device)
 
 
 def _autograd_node(tensors: Sequence[Any], before: set[Any]) -> Any:

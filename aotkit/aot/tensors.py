@@ -63,7 +63,7 @@ def identity_pattern(tensors: Sequence[Tensor]) -> tuple[int, ...]:
 
 
 def memory_pattern(tensors: Sequence[Tensor], offsets: bool = False) -> Hashable:
-    """Which inputs are the same tensor or share storage, and where in it; () if none do.
+    """Which inputs are the same tensor or share storage, where in it, and what they are views of; () if none do.
 
     Args:
         offsets: tell of all tensors where in their storage they begin.
@@ -74,12 +74,14 @@ def memory_pattern(tensors: Sequence[Tensor], offsets: bool = False) -> Hashable
     if len(first) == len(tensors):
         return begins
     same: dict[int, int] = {}
-    shared = tuple(
-        (i, s, same.setdefault(id(tensors[i]), i), tensors[i].storage_offset())
-        for i, s in enumerate(storages)
-        if storages.count(s) > 1
-    )
-    return begins, shared
+    shared = []
+    for i, (tensor, storage) in enumerate(zip(tensors, storages, strict=True)):
+        if storages.count(storage) > 1:
+            size, base = tensor.untyped_storage().nbytes(), tensor._base
+            # Where they are mutated, the graph takes what they are views of in their place.
+            view = base if base is None else (same.setdefault(id(base), i), base.dtype, base.shape, base.stride())
+            shared.append((i, storage, size, same.setdefault(id(tensor), i), tensor.storage_offset(), view))
+    return begins, tuple(shared)
 
 
 def negated(tensor: Tensor) -> Tensor:

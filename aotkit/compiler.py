@@ -21,7 +21,7 @@ from aotkit.captures import find_captures
 from aotkit.checker import CheckReport
 from aotkit.dynamo import DynamoFunction
 from aotkit.entry import Entry, Failure, Signature, new_entry, outcome_in_eager
-from aotkit.errors import AotkitError, EagerOnly, TraceError, warn_of_fallback
+from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, warn_of_fallback
 from aotkit.explanation import Explanation
 from aotkit.family import Families, Found
 from aotkit.guards import ArgumentGuard, GuardSource
@@ -237,6 +237,8 @@ class CompiledFunction(Generic[P, R]):
             entry, _ = self._find(args, kwargs) or self._compiled(args, kwargs)
         except EagerOnly as e:
             return describe(eager=str(e), entries=len(self._families))
+        except OwnError as e:
+            raise e.error from None
         if isinstance(entry, Failure):
             return describe(eager=str(entry.error), entries=len(self._families))
         return describe(detour=entry.way_in.detour, tier=entry.way_in.tier, entries=len(self._families))
@@ -251,6 +253,8 @@ class CompiledFunction(Generic[P, R]):
         except EagerOnly as e:
             self._raise_if_eager(str(e))
             raise
+        except OwnError as e:
+            raise e.error from None
         if isinstance(entry, Failure):
             raise entry.error
         return entry
@@ -277,6 +281,9 @@ class CompiledFunction(Generic[P, R]):
             entry, tensors = self._compiled(args, kwargs)
         except EagerOnly as e:
             self._verdicts.log(str(e))
+        except OwnError as e:
+            # It shall raise that once more, now having done to its inputs what it does before.
+            self._verdicts.log(f"it raises {type(e.error).__name__}: {e.error}")
         else:
             if isinstance(entry, Entry):
                 return entry.run(tensors)

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.aot import environment, negated, pytree, random_state, without_saved_tensor_hooks
+from aotkit.aot import environment, pytree, random_state, without_saved_tensor_hooks
 from aotkit.aot.environment import SWITCHED
 from aotkit.errors import TraceError
+from aotkit.input_copies import copy_inputs
 
 COTANGENT_SEED = 0x5EED
-# Of a larger storage, such as a data set of which the input is a slice, only the slice is copied.
-MOST_SPARE_BYTES = 64 << 20
 
 
 @dataclass
@@ -157,52 +156,3 @@ def cotangent(output: Tensor, index: int) -> Tensor:
     dtype = torch.complex64 if output.is_complex() else torch.float32
     values = torch.randn(output.shape, generator=generator, dtype=dtype, device="cpu")
     return values.to(device=output.device, dtype=output.dtype)
-
-
-def copy_inputs(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """(leaves to differentiate, copies to pass): equal values, strides, shared memory and gradient requirements."""
-    shared = _shared_storages(tensors)
-    storages: dict[int, Any] = {}
-    copies: dict[int, tuple[Tensor, Tensor]] = {}
-    for t in tensors:
-        if id(t) not in copies:
-            copies[id(t)] = _copy(t, storages, t.untyped_storage()._cdata in shared)
-    pairs = [copies[id(t)] for t in tensors]
-    return [leaf for leaf, _ in pairs], [x for _, x in pairs]
-
-
-def _shared_storages(tensors: Sequence[Tensor]) -> set[int]:
-    distinct = {id(t): t.untyped_storage()._cdata for t in tensors}
-    storages = list(distinct.values())
-    return {s for s in storages if storages.count(s) > 1} if len(set(storages)) < len(storages) else set()
-
-
-def _copy(tensor: Tensor, storages: dict[int, Any], shared: bool) -> tuple[Tensor, Tensor]:
-    source = tensor.detach()
-    if source.is_conj():
-        leaf, _ = _copy(source.conj(), storages, shared)
-        leaf = leaf.conj()
-    elif source.is_neg():
-        leaf, _ = _copy(negated(source), storages, shared)
-        leaf = negated(leaf)
-    elif shared:
-        key = source.untyped_storage()._cdata
-        storage = storages.setdefault(key, source.untyped_storage().clone())  # type: ignore[no-untyped-call]
-        leaf = _over(source, storage, int(source.storage_offset()))
-    elif source.untyped_storage().nbytes() - source.nbytes <= MOST_SPARE_BYTES:
-        # A function may look beyond its view, and where in the storage that begins.
-        leaf = _over(source, source.untyped_storage().clone(), int(source.storage_offset()))  # type: ignore[no-untyped-call]
-    else:
-        used = 1 + sum((n - 1) * s for n, s in zip(source.shape, source.stride(), strict=True)) if source.numel() else 0
-        flat = source.as_strided((used,), (1,)).clone()
-        leaf = _over(source, flat.untyped_storage(), 0)
-    leaf = leaf.requires_grad_(tensor.requires_grad)
-    # Eager refuses to mutate a leaf that requires gradients; an input that is no leaf must not become one.
-    mutable = leaf.clone() if tensor.requires_grad and not tensor.is_leaf and not shared else leaf
-    return leaf, mutable if mutable.stride() == leaf.stride() else leaf
-
-
-def _over(like: Tensor, storage: Any, offset: int) -> Tensor:
-    with torch.inference_mode(like.is_inference()), torch.no_grad():
-        empty = torch.empty(0, dtype=like.dtype, device=like.device)
-        return empty.set_(storage, offset, like.shape, like.stride())

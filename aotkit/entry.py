@@ -17,7 +17,7 @@ from aotkit.captures import Walk
 from aotkit.checker import CheckReport
 from aotkit.constants import is_constant
 from aotkit.copies import Outcome, run_on_copies
-from aotkit.errors import AotkitError, TraceError
+from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError
 from aotkit.inspection import recording_source, user_line
 from aotkit.recipe import Recipe
 from aotkit.substitution import substituted
@@ -97,6 +97,8 @@ class Entry:
             compiled = aot.trace(
                 flat, signature.tensors, signature.static, dynamic=recipe.dynamic, **pipeline.keywords()
             )
+        if (reason := aot.why_eager_outputs(compiled.metadata)) is not None:
+            raise EagerOnly(reason)
         assert pipeline.graphs is not None  # AOTAutograd always compiles a forward graph
         self.graphs = pipeline.graphs
         if foreign := aot.generators_of(self.graphs.forward) - set(signature.generators):
@@ -260,6 +262,15 @@ def _explained(recipe: Recipe, signature: Signature, ran_in_eager: bool) -> Iter
 
 
 def outcome_in_eager(signature: Signature) -> Any:
-    """Outputs, gradients and mutations of the function itself, run on copies of the inputs."""
+    """Outputs, gradients and mutations of the function itself, run on copies of the inputs.
+
+    Raises:
+        OwnError: the function raises.
+    """
     run = functools.partial(signature.run, "run on copies of its inputs")
-    return run_on_copies(run, signature.tensors, signature.generators)
+    try:
+        return run_on_copies(run, signature.tensors, signature.generators)
+    except AotkitError:
+        raise
+    except Exception as e:
+        raise OwnError(e) from e

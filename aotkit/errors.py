@@ -40,6 +40,14 @@ class EagerOnly(Exception):
     """Not for users: a call has to run eagerly; the message says why."""
 
 
+class OwnError(Exception):
+    """Not for users: the function itself raised `error` on copies of its inputs."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class EagerFallbackWarning(UserWarning):
     """Compilation failed and `on_error="eager"` made the function run uncompiled."""
 

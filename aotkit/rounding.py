@@ -63,7 +63,7 @@ class Excuses:
             return run_on_copies(same_draws if want.draws else eager, inputs, generators)
 
         try:
-            self.exact = run([_in_float64(t) for t in tensors])
+            self.exact = run(_in_float64(tensors))
             self.nudged = [run(_nudged(tensors, seed)) for seed in range(NUDGES)]
         except Exception:  # then eager's verdict stands
             return
@@ -100,25 +100,49 @@ def _largest_among_similar(errors: Tensor, sizes: Tensor, got_sizes: Tensor) -> 
     return so_far[torch.searchsorted(ordered, bounds, right=True) - 1].view(errors.shape)
 
 
-def _in_float64(tensor: Tensor) -> Tensor:
-    if tensor.is_complex():
-        wide = tensor.detach().to(torch.complex128)
-    elif tensor.is_floating_point():
-        wide = tensor.detach().double()
-    else:
-        return tensor
-    return wide.requires_grad_(tensor.requires_grad)
+def _in_float64(
+    tensors: Sequence[Tensor], nudge: Callable[[Tensor, torch.dtype], Tensor] | None = None
+) -> list[Tensor]:
+    """The inputs in float64. What is one tensor, or shares memory, still does.
+
+    Args:
+        nudge: moves values that had a floating type.
+
+    Raises:
+        NotImplementedError: tensors of different types share memory.
+    """
+
+    def widened(tensor: Tensor) -> Tensor:
+        if tensor.is_complex():
+            return tensor.to(torch.complex128)
+        if not tensor.is_floating_point():
+            return tensor
+        return tensor.double() if nudge is None else nudge(tensor.double(), tensor.dtype)
+
+    distinct = {id(t): t for t in tensors}
+    groups: dict[int, list[Tensor]] = {}
+    for t in distinct.values():
+        groups.setdefault(t.untyped_storage()._cdata, []).append(t)
+    wide: dict[int, Tensor] = {}
+    for group in groups.values():
+        if len({(t.dtype, t.is_conj(), t.is_neg()) for t in group}) > 1:
+            raise NotImplementedError
+        if len(group) == 1:
+            wide[id(group[0])] = widened(group[0].detach())
+        else:
+            source = group[0].detach()
+            size = source.untyped_storage().nbytes() // source.itemsize
+            values = widened(source.as_strided((size,), (1,), 0))
+            wide |= {id(t): values.as_strided(t.shape, t.stride(), t.storage_offset()) for t in group}
+    return [wide[id(t)].requires_grad_(t.requires_grad) for t in tensors]
 
 
 def _nudged(tensors: Sequence[Tensor], seed: int) -> list[Tensor]:
     """The inputs in float64, each number off by a few units in its last place."""
     generator = torch.Generator().manual_seed(seed)
-    nudged = []
-    for tensor in tensors:
-        wide = _in_float64(tensor)
-        if tensor.is_floating_point():
-            noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
-            step = min(NUDGE * torch.finfo(tensor.dtype).eps, tolerance(tensor.dtype) / 25)
-            wide = (wide.detach() * (1 + step * noise)).requires_grad_(tensor.requires_grad)
-        nudged.append(wide)
-    return nudged
+
+    def nudge(values: Tensor, dtype: torch.dtype) -> Tensor:
+        noise = torch.randn(values.shape, generator=generator, dtype=torch.float64).to(values.device)
+        return values * (1 + min(NUDGE * torch.finfo(dtype).eps, tolerance(dtype) / 25) * noise)
+
+    return _in_float64(tensors, nudge)

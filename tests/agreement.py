@@ -2,6 +2,7 @@
 
 import inspect
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pytest
@@ -96,6 +97,14 @@ class Seen(NamedTuple):
     values: torch.Tensor
 
 
+@dataclass(frozen=True)
+class Raised:
+    """An exception; its text is for the reader."""
+
+    kind: type[Exception]
+    text: str = field(compare=False)
+
+
 def observe(scenario: Any, compile: Any) -> list[Any]:
     torch.manual_seed(0)
     return [look(value) for value in scenario(compile)]
@@ -106,7 +115,7 @@ def look(value: Any) -> Any:
         try:
             return look(value())
         except Exception as e:
-            return type(e), str(e) if isinstance(e, aotkit.AotkitError) else ""
+            return Raised(type(e), str(e))
     if isinstance(value, torch.Tensor):
         facts = {
             "type": type(value),

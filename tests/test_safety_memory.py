@@ -92,6 +92,11 @@ def pairs():
     yield "base and view", (z := torch.randn(4), z[:])
     yield "reversed strides", (x[:4], x[::2])
     yield "detached", (u := torch.randn(4), u.detach())
+    rows = torch.randn(9, 2)[1::2]  # with gaps between them
+    yield "overlapping rows", (rows[:-1], rows[1:])
+    yield "overlapping rows the other way", (rows[1:], rows[:-1])
+    yield "columns", (rows[:, :1], rows[:, 1:])
+    yield "every other row", (rows[::2], rows[1::2])
 
 
 @pytest.mark.parametrize("mutating", MUTATING)
@@ -148,6 +153,17 @@ def test_output_is_a_view_of_an_input(compile):
         yield x, outs
         if grad:
             x.sum().backward()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@agrees(eager=None)
+def test_output_is_a_view_where_no_gradients_are_recorded(compile, mode):
+    """It requires gradients as what it is a view of does."""
+    f = compile(lambda x: (x.view(-1), x.detach()[0], x * 2))
+    x = torch.randn(2, 3, requires_grad=True)
+    for y in (x, x * 1, x.detach()):
+        with mode():
+            yield f(y)
 
 
 @agrees
@@ -238,6 +254,12 @@ def test_odd_sizes(compile, shape):
         if grad:
             (out[0].sum() + out[1]).backward()
             yield x.grad
+
+
+@agrees
+def test_dropout_of_nothing(compile):
+    f = compile(lambda x: torch.nn.functional.dropout(x, 0.5) * 2)
+    yield f(torch.randn(0, 3, requires_grad=True))
 
 
 @agrees
@@ -351,8 +373,26 @@ def same_memory():
     yield w[0].view(2, 3), w[0].view(2, 3)
 
 
+@agrees
+def test_mutated_views_that_require_gradients(compile):
+    def f(a, b):
+        a.mul_(2)
+        return a + b.sin()
+
+    f = compile(f)
+    x = torch.randn(8, requires_grad=True)
+    for views in (lambda y: (y[:6], y[2:]), lambda y: (y, y[:]), lambda y: (y[2:5], y[1:4]), lambda y: (y, y)):
+        y = x * 3
+        a, b = views(y)
+        out = f(a, b)
+        x.grad = None
+        (out.sum() + y.square().sum()).backward()
+        yield out, y, x.grad
+
+
+@pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("first", range(4))
-def test_what_mutated_inputs_are_views_of(first):
+def test_what_mutated_inputs_are_views_of(first, check):
     """The graph takes that in their place, so it must have the shape that the graph was made for."""
 
     def exact(gm, example_inputs):
@@ -368,7 +408,7 @@ def test_what_mutated_inputs_are_views_of(first):
         a.mul_(2)
         return a + b
 
-    compiled = aotkit.compile(f, backend=aotkit.Backend(exact), check=False)
+    compiled = aotkit.compile(f, backend=aotkit.Backend(exact), check=check)
     for i in (first, *range(4), first):
         (a, b), (c, d) = list(same_memory())[i], list(same_memory())[i]
         assert torch.equal(compiled(a, b), f(c, d))

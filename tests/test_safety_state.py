@@ -376,3 +376,21 @@ def test_mutated_global_state_of_a_module_argument(compile):
     yield f(m, x)
     m[0].requires_grad_(False)
     yield f(m, x)
+
+
+@agrees(eager=None)
+def test_an_error_comes_after_what_was_done_before(compile):
+    """A function that raises has done to its inputs and buffers what it does before."""
+    steps = torch.zeros(())
+
+    def f(x):
+        steps.add_(1)
+        x.mul_(2)
+        return x @ x
+
+    f = compile(f)
+    x = torch.ones(2, 3)
+    for _ in range(2):
+        yield lambda: f(x)
+        yield x, steps
+    yield f(torch.ones(2, 2)), steps

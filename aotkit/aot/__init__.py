@@ -30,7 +30,7 @@ from aotkit.aot.graphs import (
     separate_gradients,
     sparse_nodes,
 )
-from aotkit.aot.lean import CompiledGraphs, way_in
+from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
 from aotkit.aot.tensors import memory_pattern, negated, tensor_guard, tensor_kind, why_eager_tensor
 from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
 from aotkit.aot.tracing import (
@@ -94,6 +94,7 @@ __all__ = [
     "unused_gradients",
     "way_in",
     "why_eager",
+    "why_eager_outputs",
     "why_eager_tensor",
     "without_saved_tensor_hooks",
 ]

@@ -49,20 +49,24 @@ def dynamo_compile(fn: Callable[..., Any], backend: Callable[..., Any], dynamic:
     # Dynamo counts compilations by code object; this one must not share its count with others made here.
     captured.__code__ = captured.__code__.replace()
     compiled = torch.compile(captured, backend=backend, dynamic=dynamic)
+    # `config.patch` would leave some memory behind in each call.
+    limit: Any = config._make_closure_patcher(fail_on_recompile_limit_hit=True, recompile_limit=MOST_DYNAMO_VARIANTS)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with config.patch(fail_on_recompile_limit_hit=True, recompile_limit=MOST_DYNAMO_VARIANTS):
-            try:
-                return compiled(*args, **kwargs)
-            except BackendCompilerFailed as e:
-                if isinstance(e.inner_exception, AotkitError):
-                    raise e.inner_exception from e.inner_exception.__cause__
-                raise
-            except FailOnRecompileLimitHit as e:
-                raise TraceError(
-                    f"Dynamo compiled {fn!r} {MOST_DYNAMO_VARIANTS} times, for different arguments each time, and gave "
-                    "up. Pass what changes as tensors, or compile a part of it that is called with fewer variants."
-                ) from e
+        restore = limit()
+        try:
+            return compiled(*args, **kwargs)
+        except BackendCompilerFailed as e:
+            if isinstance(e.inner_exception, AotkitError):
+                raise e.inner_exception from e.inner_exception.__cause__
+            raise
+        except FailOnRecompileLimitHit as e:
+            raise TraceError(
+                f"Dynamo compiled {fn!r} {MOST_DYNAMO_VARIANTS} times, for different arguments each time, and gave "
+                "up. Pass what changes as tensors, or compile a part of it that is called with fewer variants."
+            ) from e
+        finally:
+            restore()
 
     return call
 

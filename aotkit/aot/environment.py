@@ -106,7 +106,7 @@ def why_eager() -> str | None:
 
 def _trivial_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor | None:
     """What eager's `F.dropout` returns where it draws nothing, else None. torch's decomposition copies, and draws."""
-    if not training or p == 0:
+    if not training or p == 0 or input.numel() == 0:
         return input
     return input * torch.zeros((), dtype=input.dtype, device=input.device) if p == 1 and not inplace else None
 

@@ -75,6 +75,23 @@ def way_in(compiled: Compiled, graphs: CompiledGraphs, uses: Sequence[frozenset[
     return WayIn(wrapped, reason, "Python")
 
 
+def why_eager_outputs(metadata: Any) -> str | None:
+    """Why no compiled graph can stand for a function with these outputs.
+
+    Args:
+        metadata: AOTAutograd's, of the function.
+    """
+    from torch._functorch._aot_autograd.schemas import OutputType
+
+    if metadata is None or not torch.is_inference_mode_enabled():
+        return None
+    views = [info.base_idx for info in metadata.output_info if info.output_type is OutputType.alias_of_input]
+    if any(metadata.input_info[i].requires_grad for i in views):
+        # Eager's requires gradients unless it is detached. AOTAutograd's never does, and does not tell which is which.
+        return "in inference mode, it returns a view of an input that requires gradients"
+    return None
+
+
 def why_not_lean(metadata: Any, graphs: CompiledGraphs, inputs: int) -> str | None:
     """Why a call has to take AOTAutograd's wrappers, or None if it need not.
 

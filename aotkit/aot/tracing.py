@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from aotkit.aot.overlap import correct_overlap
 from aotkit.aot.recurrent import correct_recurrent_layers
 
 # Tracing swaps tensors inside the user's objects and patches torch's global configuration: one thread at a time.
@@ -124,7 +125,12 @@ def _settings() -> Iterator[None]:
     }
     # While a tracing context is active, this tells torch to keep random operators whose results nobody uses: they move
     # the generator on, so without them all later draws of the program would be others than in eager.
-    with config.patch(settings), inductor_config.patch(fallback_random=True), correct_recurrent_layers():
+    with (
+        config.patch(settings),
+        inductor_config.patch(fallback_random=True),
+        correct_recurrent_layers(),
+        correct_overlap(),
+    ):
         yield
 
 

@@ -14,8 +14,9 @@ from aotkit.arguments import flatten
 from aotkit.benchmark.table import BenchReport, Row
 from aotkit.benchmark.timing import Step, interleave
 from aotkit.compiler import Capture, compile
-from aotkit.copies import copy_inputs, cotangent
+from aotkit.copies import cotangent
 from aotkit.errors import AotkitError, MismatchError, TraceError
+from aotkit.input_copies import copy_inputs
 from aotkit.inspection import saved_bytes
 from aotkit.interfaces import Partitioner
 from aotkit.registry import AnyBackend, backend_status, list_partitioners, name_of, partitioner_status

@@ -1,0 +1,173 @@
+"""What calls leave behind: nothing, however many there are."""
+
+import contextlib
+import gc
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import aotkit
+
+WARM_UP, CALLS = 50, 1000
+# Caches in torch and in Python grow in the first calls, by some 500 with Dynamo; a leak has an object for each call.
+MOST_BLOCKS = CALLS * 3 // 4
+
+
+def live_bytes():
+    """Bytes of all tensors that Python knows."""
+    storages = {}
+    for x in gc.get_objects():
+        if type(x) in (torch.Tensor, nn.Parameter) and x.layout is torch.strided:
+            storages[x.untyped_storage()._cdata] = x.untyped_storage().nbytes()
+    return sum(storages.values())
+
+
+def growth(call):
+    """(bytes of tensors, blocks of Python's memory, bytes of the device) that calls leave behind."""
+
+    def measure():
+        gc.collect()
+        device = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+        return live_bytes(), sys.getallocatedblocks(), device
+
+    for i in range(WARM_UP):
+        call(i)
+    before = measure()
+    for i in range(CALLS):
+        call(i)
+    return [b - a for a, b in zip(before, measure(), strict=True)]
+
+
+def trains(compiled, device):
+    leaves = [torch.randn(8, 16, requires_grad=True, device=device) for _ in range(2)]
+
+    def call(i):
+        compiled(*leaves).sum().backward()
+        for x in leaves:
+            x.grad = None
+
+    return call
+
+
+def without_gradients(compiled, device):
+    x = torch.randn(8, 16, device=device)
+
+    def call(i):
+        with torch.no_grad():
+            compiled(x, x + 1)
+
+    return call
+
+
+def several_kinds(compiled, device):
+    """Signatures and modes in turn."""
+
+    def call(i):
+        x = torch.randn(1 + i % 4, 16, requires_grad=i % 3 == 0, device=device)
+        with torch.no_grad() if i % 2 else contextlib.nullcontext():
+            y = compiled(x, x.detach())
+        if y.requires_grad:
+            y.sum().backward()
+
+    return call
+
+
+def abandoned(compiled, device):
+    """Outputs whose backward never runs, or runs twice."""
+    x = torch.randn(8, 16, requires_grad=True, device=device)
+
+    def call(i):
+        y = compiled(x, x)
+        if i % 2:
+            y.sum().backward(retain_graph=True)
+            y.sum().backward()
+        x.grad = None
+
+    return call
+
+
+def failing(compiled, device):
+    """Calls that raise."""
+    x, y = torch.randn(8, 16, requires_grad=True, device=device), torch.randn(3, 5, device=device)
+
+    def call(i):
+        with contextlib.suppress(RuntimeError):
+            compiled(x, y)
+
+    return call
+
+
+USES = [trains, without_gradients, several_kinds, abandoned]
+CALLS_SO_FAR = torch.zeros(())
+
+BODIES = {
+    "plain": lambda a, b: (a * b).exp() + b,
+    "mutating": lambda a, b: (CALLS_SO_FAR.add_(1), a * b)[1],
+    "view": lambda a, b: (a * b + a).t(),
+}
+
+
+OPTIONS = {"checked": {}, "unchecked": {"check": False}, "dynamic": {"dynamic": True}, "dynamo": {"capture": "dynamo"}}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("use", USES)
+def test_calls_leave_nothing_behind(use, body, options, device):
+    call = use(aotkit.compile(BODIES[body], backend="nop", **OPTIONS[options]), device)
+    tensors, blocks, allocated = growth(call)
+    assert (tensors, allocated) == (0, 0)
+    assert blocks < MOST_BLOCKS
+
+
+def test_calls_that_raise_leave_nothing_behind(device):
+    tensors, blocks, allocated = growth(failing(aotkit.compile(BODIES["plain"], backend="nop"), device))
+    assert (tensors, allocated) == (0, 0)
+    assert blocks < MOST_BLOCKS
+
+
+def test_calls_of_every_backend(backend, device):
+    if backend == "nnc" and device.type == "cpu":
+        pytest.skip("nnc fuses CPU code only in PyTorch builds with LLVM")
+    with contextlib.redirect_stdout(None):
+        tensors, blocks, allocated = growth(trains(aotkit.compile(BODIES["plain"], backend=backend), device))
+    assert (tensors, allocated) == (0, 0)
+    assert blocks < MOST_BLOCKS
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.GELU())
+
+    def forward(self, x):
+        return self.layers(x) + x
+
+
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+def test_training_a_module(device, capture):
+    module = aotkit.compile(Block().to(device), backend="nop", capture=capture)
+    optimizer = torch.optim.SGD(module.parameters(), 0.01)
+    x = torch.randn(4, 16, device=device)
+
+    def call(i):
+        optimizer.zero_grad()
+        module(x).square().mean().backward()
+        optimizer.step()
+
+    tensors, blocks, allocated = growth(call)
+    assert (tensors, allocated) == (0, 0)
+    assert blocks < MOST_BLOCKS
+
+
+@pytest.mark.filterwarnings("ignore::aotkit.RecompilationWarning")
+def test_entries_hold_no_inputs(device):
+    f = aotkit.compile(lambda x, n: x * n, backend="nop", check=False)
+    gc.collect()
+    before = live_bytes()
+    for n in range(40):
+        f(torch.randn(100, 100, device=device), n)
+    gc.collect()
+    assert live_bytes() == before

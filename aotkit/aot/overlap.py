@@ -1,30 +1,24 @@
 """A repair of how torch tells which inputs overlap in memory: it misses rows of matrices with gaps between the rows."""
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-Overlapping = Callable[..., set[int]]
 
+@functools.cache
+def correct_overlap() -> None:
+    """Make torch find all inputs that overlap: a mutation of one would not be seen in the others.
 
-@contextmanager
-def correct_overlap() -> Iterator[None]:
-    """While a function is traced, find all inputs that overlap; a mutation of one would not be seen in the others."""
+    For good, not while a function is traced: torch 2.11 asks in each call, too, and by then has to agree.
+    """
     from torch._functorch._aot_autograd import input_output_analysis
 
     analysis: Any = input_output_analysis
-    original = analysis.compute_overlapping_tensors
-    analysis.compute_overlapping_tensors = _with_overlapping_rows(original)
-    try:
-        yield
-    finally:
-        analysis.compute_overlapping_tensors = original
+    overlapping = analysis.compute_overlapping_tensors
 
-
-def _with_overlapping_rows(overlapping: Overlapping) -> Overlapping:
     def corrected(tensors: Sequence[Tensor], symbolic: bool) -> set[int]:
         found = set(overlapping(tensors, symbolic=symbolic))
         for (i, a), (j, b) in itertools.combinations(enumerate(tensors), 2):
@@ -32,7 +26,7 @@ def _with_overlapping_rows(overlapping: Overlapping) -> Overlapping:
                 found |= {i, j}
         return found
 
-    return corrected
+    analysis.compute_overlapping_tensors = corrected
 
 
 def _rows_overlap(a: Tensor, b: Tensor) -> bool:

@@ -125,12 +125,8 @@ def _settings() -> Iterator[None]:
     }
     # While a tracing context is active, this tells torch to keep random operators whose results nobody uses: they move
     # the generator on, so without them all later draws of the program would be others than in eager.
-    with (
-        config.patch(settings),
-        inductor_config.patch(fallback_random=True),
-        correct_recurrent_layers(),
-        correct_overlap(),
-    ):
+    correct_overlap()
+    with config.patch(settings), inductor_config.patch(fallback_random=True), correct_recurrent_layers():
         yield
 
 

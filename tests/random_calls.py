@@ -196,7 +196,12 @@ def finish(ending: str, outputs: list[Tensor], wanted: list[Tensor]) -> Any:
     else:
         cotangents = [torch.full_like(y, 0.75) for y in outputs]
     if ending == "grad":
-        return torch.autograd.grad(outputs, wanted, cotangents, allow_unused=True)
+        return [_values(g) for g in torch.autograd.grad(outputs, wanted, cotangents, allow_unused=True)]
     for last in (False, True) if ending == "twice" else (True,):
         torch.autograd.backward(outputs, cotangents, retain_graph=not last)
-    return [x.grad for x in wanted if x.is_leaf]
+    return [_values(x.grad) for x in wanted if x.is_leaf]
+
+
+def _values(gradient: Tensor | None) -> Tensor | None:
+    """Without its strides and its conjugate bit, which autograd does not promise."""
+    return None if gradient is None else gradient.resolve_conj().contiguous()

@@ -95,4 +95,6 @@ def run(body, calls, check):
     with warnings.catch_warnings():
         if body == "mutating":
             warnings.filterwarnings("ignore", f"(?s).*({UNTRACEABLE})", aotkit.EagerFallbackWarning)
-        compare(sequence(body, calls), check, eager=None, on_error="eager" if body == "mutating" else "raise")
+        # The order of a sum depends on strides, so gradients of what was broadcast differ by rounding.
+        on_error = "eager" if body == "mutating" else "raise"
+        compare(sequence(body, calls), check, eager=None, exact=False, on_error=on_error)

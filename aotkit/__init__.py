@@ -2,7 +2,8 @@
 
 from aotkit.api import bench, check, extract, memory_efficient_fusion, torch_backend
 from aotkit.checker import CheckReport
-from aotkit.compiler import CompiledFunction, compile
+from aotkit.compiled_function import CompiledFunction
+from aotkit.compiler import compile
 from aotkit.errors import (
     AotkitError,
     CompileError,

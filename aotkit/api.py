@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aotkit.checker import CheckReport
-from aotkit.compiler import Capture, compile
+from aotkit.compiled_function import Capture
+from aotkit.compiler import compile
 from aotkit.dynamo import CapturedCompiler
 from aotkit.errors import UnavailableError
 from aotkit.interfaces import Graphs, Partitioner

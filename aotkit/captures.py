@@ -129,7 +129,7 @@ class Walk:
                 return self._cached
             case _ if dataclasses.is_dataclass(value):
                 return self._dataclass
-            case _ if type(value).__module__ == "aotkit.compiler":
+            case _ if type(value).__module__ == "aotkit.compiled_function":
                 return self._compiled
             case _ if is_inert(value):
                 return self._inert

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from aotkit.api import extract
 from aotkit.benchmark import BenchReport, bench
 from aotkit.benchmark.workloads import GPT2Loss, ResidualLoss, byte_tokens, tutorial, tutorial_inputs
-from aotkit.compiler import Capture
+from aotkit.compiled_function import Capture
 
 SECONDS = 8.0  # of measuring for each workload; compiling takes longer
 

@@ -8,7 +8,7 @@ from aotkit.explanation import Explanation
 from aotkit.interfaces import Graphs
 
 if TYPE_CHECKING:
-    from aotkit.compiler import CompiledFunction
+    from aotkit.compiled_function import CompiledFunction
 
 
 class BoundFunction:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from aotkit.checker import CheckReport
-from aotkit.compiler import CompiledFunction
+from aotkit.compiled_function import CompiledFunction
 from aotkit.explanation import Explanation
 from aotkit.interfaces import Graphs
 

@@ -332,8 +332,8 @@ def test_transforms_are_logged(caplog):
 
 def test_the_search_is_not_repeated_at_each_call(monkeypatch):
     searches = []
-    find = aotkit.compiler.find_captures
-    monkeypatch.setattr(aotkit.compiler, "find_captures", lambda *args: searches.append(args) or find(*args))
+    find = aotkit.compiled_function.find_captures
+    monkeypatch.setattr(aotkit.compiled_function, "find_captures", lambda *args: searches.append(args) or find(*args))
     array = np.ones(3)
     compiled = aotkit.compile(array_reader(array), backend="nop")
     for i in range(64):

@@ -13,7 +13,8 @@ from aotkit.aot import pytree
 from aotkit.arguments import flatten
 from aotkit.benchmark.table import BenchReport, Row
 from aotkit.benchmark.timing import Step, interleave
-from aotkit.compiler import Capture, compile
+from aotkit.compiled_function import Capture
+from aotkit.compiler import compile
 from aotkit.copies import cotangent
 from aotkit.errors import AotkitError, MismatchError, TraceError
 from aotkit.input_copies import copy_inputs

@@ -1,7 +1,7 @@
 """Compile PyTorch training functions ahead of time, with backends and partitioners chosen by name."""
 
 from aotkit.api import bench, check, extract, memory_efficient_fusion, torch_backend
-from aotkit.checker import CheckReport
+from aotkit.comparison import CheckReport
 from aotkit.compiled_function import CompiledFunction
 from aotkit.compiler import compile
 from aotkit.errors import (

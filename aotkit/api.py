@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aotkit.checker import CheckReport
+from aotkit.comparison import CheckReport
 from aotkit.compiled_function import Capture
 from aotkit.compiler import compile
 from aotkit.dynamo import CapturedCompiler

@@ -17,7 +17,7 @@ import torch
 from aotkit import aot
 from aotkit.arguments import Arguments, Parameters, flatten
 from aotkit.captures import find_captures
-from aotkit.checker import CheckReport
+from aotkit.comparison import CheckReport
 from aotkit.dynamo import DynamoFunction
 from aotkit.entry import Entry, Failure, Signature, new_entry, outcome_in_eager
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, warn_of_fallback

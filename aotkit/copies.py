@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from aotkit.aot import environment, pytree, random_state, without_saved_tensor_hooks
 from aotkit.aot.environment import SWITCHED
 from aotkit.errors import TraceError
-from aotkit.input_copies import copy_inputs
+from aotkit.input_copies import Change, copy_inputs
 
 COTANGENT_SEED = 0x5EED
 
@@ -26,6 +26,7 @@ class Outcome:
         inputs: the inputs after the call.
         changed: whether each input was mutated.
         memory: for each output, the inputs and earlier outputs that it shares memory with.
+        again: the gradients of a second backward pass over the same graph, if it was asked for.
         random: the states in which it left torch's random generators.
         draws: whether those are others than before.
     """
@@ -35,46 +36,66 @@ class Outcome:
     inputs: list[Tensor]
     changed: list[bool]
     memory: list[frozenset[tuple[str, int]]] = field(default_factory=list)
+    again: list[Tensor | None] | None = None
     random: list[Tensor] = field(default_factory=list)
     draws: bool = False
 
+    def forget_unchanged(self) -> None:
+        """Free the inputs that are as they were before."""
+        self.inputs = [x if c else x.new_empty(0) for x, c in zip(self.inputs, self.changed, strict=True)]
 
-def run_on_copies(
-    fn: Callable[[list[Tensor]], Any], tensors: Sequence[Tensor], generators: Sequence[torch.Generator] = ()
-) -> Outcome:
+
+@dataclass(frozen=True)
+class Plan:
+    """How to run a function on copies.
+
+    Attributes:
+        generators: random generators that the function draws from, besides torch's own.
+        change: gives the inputs other values.
+        seed: of torch's generator; None: as it is.
+        twice: run backward twice.
+    """
+
+    generators: Sequence[torch.Generator] = ()
+    change: Change | None = None
+    seed: int | None = None
+    twice: bool = False
+
+
+def run_on_copies(fn: Callable[[list[Tensor]], Any], tensors: Sequence[Tensor], plan: Plan = Plan()) -> Outcome:
     """Run `fn` on copies of `tensors`, then backward with random cotangents; random state is left as it was.
-
-    Args:
-        generators: those that `fn` draws from, besides torch's own.
 
     Raises:
         TraceError: `fn` leaves a global switch changed, such as the default dtype.
+        NotImplementedError: inputs of different types share memory, and are to have other values.
     """
     try:
-        return _run_on_copies(fn, tensors, _gradients, generators)
+        return _run_on_copies(fn, tensors, plan, _gradients)
     except RuntimeError as e:
         if "incompatible with .grad()" not in str(e):
             raise
         # Reentrant torch.utils.checkpoint works with Tensor.backward only.
-        return _run_on_copies(fn, tensors, _accumulated_gradients, generators)
+        return _run_on_copies(fn, tensors, replace(plan, twice=False), _accumulated_gradients)
 
 
 def _run_on_copies(
     fn: Callable[[list[Tensor]], Any],
     tensors: Sequence[Tensor],
-    differentiate: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor | None]],
-    generators: Sequence[torch.Generator],
+    plan: Plan,
+    differentiate: Callable[[Sequence[Tensor], Sequence[Tensor], bool], list[Tensor | None]],
 ) -> Outcome:
-    leaves, inputs = copy_inputs(tensors)
+    leaves, inputs = copy_inputs(tensors, plan.change)
     before = [_state(x) for x in inputs]
     # The caller's hooks are for the tensors that the real call saves; a function may leave another gradient mode.
     with (
         random_state(),
-        _unmoved(generators),
+        _unmoved(plan.generators),
         torch.set_grad_enabled(torch.is_grad_enabled()),
         without_saved_tensor_hooks(),
     ):
-        random, switches = _random(generators), environment()[1:]
+        if plan.seed is not None:
+            torch.manual_seed(plan.seed)
+        random, switches = _random(plan.generators), environment()[1:]
         outputs = fn(list(inputs))
         if environment()[1:] != switches:
             raise TraceError(SWITCHED.format("the function"))
@@ -83,12 +104,19 @@ def _run_on_copies(
         results += [x for x, c in zip(inputs, changed, strict=True) if c]
         roots = [t for t in results if t.requires_grad]
         wanted = [x for x in leaves if x.requires_grad]
-        gradients = None
+        gradients = again = None
         if roots and wanted and torch.is_grad_enabled():
-            found = iter(differentiate(roots, wanted))
-            gradients = [next(found) if x.requires_grad else None for x in leaves]
-        after = _random(generators)
-    return Outcome(outputs, gradients, inputs, changed, _memory(outputs, inputs), after, not same_random(random, after))
+            gradients = _in_places(differentiate(roots, wanted, plan.twice), leaves)
+            again = _in_places(differentiate(roots, wanted, False), leaves) if plan.twice else None
+        after = _random(plan.generators)
+    draws = not same_random(random, after)
+    return Outcome(outputs, gradients, inputs, changed, _memory(outputs, inputs), again, after, draws)
+
+
+def _in_places(gradients: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor | None]:
+    """One for each leaf: None for those that require none."""
+    found = iter(gradients)
+    return [next(found) if x.requires_grad else None for x in leaves]
 
 
 @contextmanager
@@ -137,11 +165,11 @@ def _changed(tensor: Tensor, state: int | Tensor) -> bool:
     return tensor._version != state if isinstance(state, int) else not torch.equal(tensor, state)
 
 
-def _gradients(roots: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[Tensor | None]:
-    return list(torch.autograd.grad(roots, wanted, _cotangents(roots), allow_unused=True))
+def _gradients(roots: Sequence[Tensor], wanted: Sequence[Tensor], retain: bool) -> list[Tensor | None]:
+    return list(torch.autograd.grad(roots, wanted, _cotangents(roots), retain_graph=retain, allow_unused=True))
 
 
-def _accumulated_gradients(roots: Sequence[Tensor], wanted: Sequence[Tensor]) -> list[Tensor | None]:
+def _accumulated_gradients(roots: Sequence[Tensor], wanted: Sequence[Tensor], retain: bool) -> list[Tensor | None]:
     torch.autograd.backward(roots, _cotangents(roots))
     return [x.grad for x in wanted]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit import aot, checker
-from aotkit.checker import CheckReport
+from aotkit.comparison import CheckReport
 from aotkit.copies import run_on_copies
 from aotkit.errors import AotkitError, TraceError, warn_of_fallback
 from aotkit.interfaces import Graphs

@@ -14,9 +14,9 @@ from aotkit import aot, checker
 from aotkit.aot import pytree
 from aotkit.arguments import Arguments, is_size
 from aotkit.captures import Walk
-from aotkit.checker import CheckReport
+from aotkit.comparison import CheckReport
 from aotkit.constants import is_constant
-from aotkit.copies import Outcome, run_on_copies
+from aotkit.copies import Outcome, Plan, run_on_copies
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError
 from aotkit.inspection import recording_source, user_line
 from aotkit.recipe import Recipe
@@ -125,7 +125,7 @@ class Entry:
         Raises:
             MismatchError: they differ.
         """
-        eager = functools.partial(signature.run, "run in float64")
+        eager = functools.partial(signature.run, "run for the check")
         tensors, generators = signature.tensors, signature.generators
         self.report = checker.check(recipe.subject, signature.names, self.run, eager, tensors, want, generators)
         checker.raise_if_different(self.report)
@@ -269,7 +269,7 @@ def outcome_in_eager(signature: Signature) -> Any:
     """
     run = functools.partial(signature.run, "run on copies of its inputs")
     try:
-        return run_on_copies(run, signature.tensors, signature.generators)
+        return run_on_copies(run, signature.tensors, Plan(signature.generators))
     except AotkitError:
         raise
     except Exception as e:

@@ -1,6 +1,6 @@
 """Copies of a function's inputs that it cannot tell from the originals."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,23 +12,32 @@ from aotkit.aot import negated
 MOST_SPARE_BYTES = 64 << 20
 
 Copy = tuple[Tensor, Tensor]
+# From all values in a storage to other ones, perhaps of another type.
+Change = Callable[[Tensor], Tensor]
 
 
-def copy_inputs(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def copy_inputs(tensors: Sequence[Tensor], change: Change | None = None) -> tuple[list[Tensor], list[Tensor]]:
     """(tensors to differentiate, copies to pass): equal values, strides, shared memory and gradient requirements.
 
     What is to be differentiated is a leaf. For views of one tensor, as several inputs may be, it is that tensor.
+
+    Args:
+        change: gives floating-point and complex inputs other values.
+
+    Raises:
+        NotImplementedError: values are to change over which there are tensors of different types.
     """
-    copier = _Copier(tensors)
+    copier = _Copier(tensors, change or torch.clone)
     pairs = [copier.copy(t) for t in tensors]
     return [leaf for leaf, _ in pairs], [x for _, x in pairs]
 
 
 class _Copier:
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], change: Change) -> None:
+        self._change = change
         storages = [t.untyped_storage()._cdata for t in {id(t): t for t in tensors}.values()]
         self._shared = {s for s in storages if storages.count(s) > 1} if len(set(storages)) < len(storages) else set()
-        self._storages: dict[int, Any] = {}
+        self._storages: dict[int, tuple[torch.dtype, Tensor]] = {}
         # With the originals, so that no id is used again.
         self._copies: dict[int, tuple[Tensor, Copy]] = {}
 
@@ -65,16 +74,30 @@ class _Copier:
             return self._leaf(source.conj()).conj()
         if source.is_neg():
             return negated(self._leaf(negated(source)))
-        storage = source.untyped_storage()
+        storage, offset = source.untyped_storage(), int(source.storage_offset())
         if (key := storage._cdata) in self._shared:
             if key not in self._storages:
-                self._storages[key] = storage.clone()  # type: ignore[no-untyped-call]
-            return _over(source, self._storages[key], int(source.storage_offset()))
+                self._storages[key] = source.dtype, self._values(source)
+            dtype, values = self._storages[key]
+            if dtype == source.dtype:
+                return _over(source, values, offset)
+            if self._change is not torch.clone:
+                raise NotImplementedError
+            return _over(source, values, offset, source.dtype)
         if storage.nbytes() - source.nbytes <= MOST_SPARE_BYTES:
             # A function may look beyond its view, and where in the storage that begins.
-            return _over(source, storage.clone(), int(source.storage_offset()))  # type: ignore[no-untyped-call]
+            return _over(source, self._values(source), offset)
         used = 1 + sum((n - 1) * s for n, s in zip(source.shape, source.stride(), strict=True)) if source.numel() else 0
-        return _over(source, source.as_strided((used,), (1,)).clone().untyped_storage(), 0)
+        return _over(source, self._changed(source.as_strided((used,), (1,))), 0)
+
+    def _values(self, source: Tensor) -> Tensor:
+        """All values in the storage of a tensor."""
+        size = source.untyped_storage().nbytes() // source.itemsize
+        return self._changed(source.as_strided((size,), (1,), 0))
+
+    def _changed(self, values: Tensor) -> Tensor:
+        exact = not (values.is_floating_point() or values.is_complex())
+        return values.clone() if exact else self._change(values)
 
 
 class _SameMemory(torch.autograd.Function):
@@ -86,14 +109,15 @@ class _SameMemory(torch.autograd.Function):
             return _SameMemory.forward(ctx, leaf.conj()).conj()
         if leaf.is_neg():
             return negated(_SameMemory.forward(ctx, negated(leaf)))
-        return _over(leaf, leaf.untyped_storage(), int(leaf.storage_offset()))
+        return _over(leaf, leaf, int(leaf.storage_offset()))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient
 
 
-def _over(like: Tensor, storage: Any, offset: int) -> Tensor:
+def _over(like: Tensor, values: Tensor, offset: int, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor with the sizes and strides of `like` over the storage of `values`, of their type or another."""
     with torch.inference_mode(like.is_inference()), torch.no_grad():
-        empty = torch.empty(0, dtype=like.dtype, device=like.device)
-        return empty.set_(storage, offset, like.shape, like.stride())
+        empty = torch.empty(0, dtype=dtype or values.dtype, device=like.device)
+        return empty.set_(values.untyped_storage(), offset, like.shape, like.stride())

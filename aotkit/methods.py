@@ -3,7 +3,7 @@
 import functools
 from typing import TYPE_CHECKING, Any
 
-from aotkit.checker import CheckReport
+from aotkit.comparison import CheckReport
 from aotkit.explanation import Explanation
 from aotkit.interfaces import Graphs
 

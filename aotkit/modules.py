@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from aotkit.checker import CheckReport
+from aotkit.comparison import CheckReport
 from aotkit.compiled_function import CompiledFunction
 from aotkit.explanation import Explanation
 from aotkit.interfaces import Graphs

@@ -150,6 +150,177 @@ def test_a_tenth_too_much(dtype):
     assert list(refused(lambda x: x * x, x, backend=backend(replacing(0, lambda y: 1.1 * y)))) == ["output 0"]
 
 
+def test_strides():
+    transposed = replacing(0, lambda y: y.t().contiguous().t())
+    assert "has strides [1, 3]" in refused(torch.sin, torch.randn(3, 3), backend=backend(transposed))["output 0"]
+
+
+def test_a_copy_instead_of_a_view():
+    x = torch.randn(3, 4)
+    found = refused(lambda x: (y := x.sin(), y[0]), x, backend=backend(replacing(1, torch.clone)))
+    assert found == {"output 1": "does not share memory with output 0"}
+
+
+def test_an_overwritten_input():
+    def scratch(out, inputs):
+        inputs[0].data.zero_()  # unseen by autograd
+        return out
+
+    found = refused(lambda x: x.sin(), torch.randn(4), backend=backend(scratch))
+    assert found == {"input x after the call": "was overwritten, which eager does not"}
+
+
+def test_an_overwritten_saved_value():
+    def compile(gm, example_inputs):
+        def run(*inputs):
+            out = gm(*inputs)
+            inputs[0].data.mul_(2)
+            return out
+
+        return run
+
+    found = refused(lambda x: x.exp(), leaf(4), backend=aotkit.Backend(compile_graph, compile))
+    assert "not that of the first" in found["gradient of x, second backward pass, in a second run with other values"]
+
+
+def stale(gm, example_inputs):
+    """Gives its first result for ever."""
+    results = []
+
+    def run(*inputs):
+        results.append(gm(*inputs))
+        return [y.clone() for y in results[0]]
+
+    return run
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_result_of_an_earlier_call(grad):
+    found = refused(lambda x: x.sin(), torch.randn(4, requires_grad=grad), backend=stale)
+    assert "output 0, in a second run with other values" in found
+
+
+def test_the_same_random_numbers_in_each_call():
+    def compile(gm, example_inputs):
+        state = torch.get_rng_state()
+
+        def run(*inputs):
+            after = torch.get_rng_state()
+            with torch.random.fork_rng():
+                gm(*inputs)
+                moved_on = torch.get_rng_state()
+            torch.set_rng_state(first.setdefault("state", after))
+            out = gm(*inputs)
+            torch.set_rng_state(moved_on)
+            return out
+
+        first = {} if state.numel() else None
+        return run
+
+    found = refused(lambda x: x * torch.rand(50), torch.randn(50), backend=compile)
+    assert list(found) == ["output 0, in a second run with other values"]
+
+
+def test_an_error_with_other_values():
+    calls = []
+
+    def compile(gm, example_inputs):
+        def run(*inputs):
+            calls.append(1)
+            if len(calls) > 1:
+                raise RuntimeError("stale handle")
+            return gm(*inputs)
+
+        return run
+
+    found = refused(torch.sin, torch.randn(4), backend=compile)
+    assert found == {"second run, with other values": "raises RuntimeError: stale handle"}
+
+
+def halved(op):
+    """A compiler that computes one operator in half precision."""
+
+    def compile(gm, example_inputs):
+        for node in gm.graph.nodes:
+            if node.target is op:
+                node.target = lambda *args, op=op: op(*(a.half() if torch.is_tensor(a) else a for a in args)).float()
+        gm.recompile()
+        return compile_graph(gm, example_inputs)
+
+    return compile
+
+
+def test_half_precision_between_operations():
+    """Each element is within the tolerance of a sum of large numbers; all of them together are not."""
+    found = refused(lambda x: x.sin() + 10, torch.rand(64, 64), backend=halved(torch.ops.aten.sin.default))
+    assert "less exact" in found["output 0"]
+
+
+def test_bfloat16_sums():
+    def compile(gm, example_inputs):
+        def run(x):
+            total = torch.zeros(x.shape[0], dtype=x.dtype)
+            for column in x.unbind(1):
+                total = total + column  # rounds to bfloat16 each time
+            return [total]
+
+        return run
+
+    x = torch.rand(64, 100).bfloat16()
+    assert list(refused(lambda x: x.sum(1), x, backend=compile)) == ["output 0"]
+
+
+def test_functions_that_take_no_other_values():
+    """The first run alone decides where eager refuses the second one's values."""
+
+    def f(x):
+        torch._assert_async((x == 1).all(), "ones only")
+        return x * 2
+
+    report = aotkit.check(f, torch.ones(4), backend="nop")
+    assert report.passed
+    assert not report.repeated
+
+
+def test_how_often_a_check_runs_the_function(monkeypatch):
+    runs, compiled = [], []
+    run = aotkit.entry.Signature.run
+    monkeypatch.setattr(aotkit.entry.Signature, "run", lambda *args: runs.append(args[1]) or run(*args))
+
+    def f(x, w):
+        return (x @ w).sin().sum(1)
+
+    def compile(gm, example_inputs):
+        def run(*inputs):
+            compiled.append(1)
+            return [y * (1 + 1e-7) if y.is_floating_point() else y for y in gm(*inputs)]
+
+        return run
+
+    assert aotkit.check(f, leaf(32, 32), leaf(32, 32), backend=aotkit.Backend(compile, compile_graph)).repeated
+    assert len([doing for doing in runs if doing != "traced"]) == 3  # eager, in float64, with other values
+    assert len(compiled) == 2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only the CUDA allocator tells the peak")
+@pytest.mark.parametrize("backend", ["nop", "inductor"])
+def test_memory_that_a_check_takes(backend):
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(1024, 1024), nn.GELU()) for _ in range(8))).cuda()
+    x = torch.randn(2048, 1024, device="cuda")
+
+    def peak(call):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        return torch.cuda.max_memory_allocated()
+
+    def eager():
+        torch.autograd.grad(model(x).sum(), list(model.parameters()))
+
+    eager()
+    assert peak(lambda: aotkit.check(model, x, backend=backend)) <= 4 * peak(eager)
+
+
 # No false alarms.
 
 

@@ -1,0 +1,168 @@
+"""Compare two runs of a function, value by value."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aotkit.aot import pytree
+from aotkit.copies import Outcome, same_random
+from aotkit.rounding import allowed_difference
+
+
+@dataclass
+class Comparison:
+    """One compared value.
+
+    Attributes:
+        what: `output 0`, `gradient of weight`, `input x after the call`.
+        error: the absolute difference in the element that is furthest off, for what is allowed there; 0 for anything
+            that is not floating point.
+        allowed: the largest that counts as equal in that element.
+        problem: how it differs, or None.
+    """
+
+    what: str
+    error: float = 0.0
+    allowed: float = 0.0
+    problem: str | None = None
+
+
+@dataclass
+class CheckReport:
+    """The verdict on one compiled function and one signature.
+
+    Attributes:
+        subject: the function, backend and partitioner.
+        comparisons: one for each output, gradient and mutated input.
+        repeated: whether it held for a second run with other values, other random numbers, and two backward passes.
+    """
+
+    subject: str
+    comparisons: list[Comparison] = field(default_factory=list)
+    repeated: bool = False
+
+    @property
+    def passed(self) -> bool:
+        return all(c.problem is None for c in self.comparisons)
+
+    def __str__(self) -> str:
+        again = ", also with other values" if self.repeated else ""
+        verdict = f"equals eager{again}" if self.passed else "differs from eager"
+        width = max((len(c.what) for c in self.comparisons), default=0)
+        lines = [
+            f"  {c.what:{width}}  {c.problem or f'ok: largest difference {c.error:.3g}, allowed {c.allowed:.3g}'}"
+            for c in self.comparisons
+        ]
+        return "\n".join([f"{self.subject} {verdict}:", *lines])
+
+
+def compare(names: Sequence[str], got: Outcome, want: Outcome) -> list[Comparison]:
+    """Compare a compiled run with eager's: outputs, gradients, inputs, shared memory, random state.
+
+    Args:
+        names: one for each input.
+    """
+    got_leaves, got_spec = pytree.tree_flatten(got.outputs)
+    want_leaves, want_spec = pytree.tree_flatten(want.outputs)
+    if got_spec != want_spec:
+        return [Comparison("structure of the output", problem=f"is {got_spec}, eager's is {want_spec}")]
+    found = []
+    for i, (g, w) in enumerate(zip(got_leaves, want_leaves, strict=True)):
+        found.append(_compare(f"output {i}", g, w))
+        if found[-1].problem is None and (_layout(g) != _layout(w)):
+            found[-1].problem = f"has strides {list(g.stride())}, eager's has {list(w.stride())}"
+    found += _compare_gradients(names, got, want)
+    for i, name in enumerate(names):
+        if got.changed[i] or want.changed[i]:
+            found.append(_compare(f"input {name} after the call", got.inputs[i], want.inputs[i]))
+        elif not _identical(got.inputs[i].detach(), want.inputs[i].detach()):
+            found.append(Comparison(f"input {name} after the call", problem="was overwritten, which eager does not"))
+    for i, (mine, eagers) in enumerate(zip(got.memory, want.memory, strict=True)):
+        for kind, j in sorted(mine ^ eagers):
+            other = f"input {names[j]}" if kind == "input" else f"output {j}"
+            shares = "shares memory with {}, eager's does not" if (kind, j) in mine else "does not share memory with {}"
+            found.append(Comparison(f"output {i}", problem=shares.format(other)))
+    if not same_random(got.random, want.random):
+        found.append(Comparison("random generator", problem="compiled and eager leave it in different states"))
+    return found
+
+
+def _compare_gradients(names: Sequence[str], got: Outcome, want: Outcome) -> list[Comparison]:
+    found = []
+    if (got.gradients is None) != (want.gradients is None):
+        who = ("eager", "the compiled function")
+        has, has_not = who if got.gradients is None else who[::-1]
+        found.append(Comparison("gradients", problem=f"{has} has gradients, {has_not} has none"))
+    for name, g, w in zip(names, got.gradients or (), want.gradients or (), strict=False):
+        if g is not None or w is not None:
+            found.append(_compare(f"gradient of {name}", g, w))
+    for name, first, second in zip(names, got.gradients or (), got.again or (), strict=False):
+        if first is not None or second is not None:
+            again = _compare(f"gradient of {name}", second, first)
+            if again.problem is not None:
+                what = f"gradient of {name}, second backward pass"
+                found.append(Comparison(what, problem=f"is not that of the first: {again.problem}"))
+    return found
+
+
+def _layout(value: Any) -> Any:
+    """The strides that one can see."""
+    if not isinstance(value, Tensor) or value.layout is not torch.strided or not value.numel():
+        return None
+    return [stride for size, stride in zip(value.shape, value.stride(), strict=True) if size > 1]
+
+
+def _identical(a: Tensor, b: Tensor) -> bool:
+    if a.is_meta or a.layout is not torch.strided:
+        return True
+    return a.shape == b.shape and bool(((a == b) | (a != a) & (b != b)).all())
+
+
+def _compare(what: str, got: Any, want: Any) -> Comparison:
+    if not (isinstance(got, Tensor) and isinstance(want, Tensor)):
+        same = got is want or (type(got) is type(want) and (got == want or got != got))
+        return Comparison(what, problem=None if same else f"is {_brief(got)}, eager's is {_brief(want)}")
+    for property_ in ("shape", "dtype", "device", "requires_grad"):
+        g, w = getattr(got, property_), getattr(want, property_)
+        if g != w:
+            return Comparison(what, problem=f"has {property_} {_plain(g)}, eager's has {_plain(w)}")
+    return Comparison(what) if want.is_meta else _compare_values(what, got.detach(), want.detach())
+
+
+def _compare_values(what: str, got: Tensor, want: Tensor) -> Comparison:
+    if not (want.is_floating_point() or want.is_complex()):
+        different = int((got != want).sum())
+        return Comparison(what, problem=f"differs in {different} of {want.numel()} elements" if different else None)
+    real = want.real.dtype if want.is_complex() else want.dtype
+    wide = torch.complex128 if want.is_complex() else torch.float64
+    got, want = got.to(wide), want.to(wide)
+    finite = want.isfinite()
+    if not torch.equal(got.isfinite(), finite) or not torch.equal(
+        got[~finite].nan_to_num(), want[~finite].nan_to_num()
+    ):
+        return Comparison(what, problem="has NaN or infinity at other places than eager's")
+    if not finite.any():
+        return Comparison(what)
+    difference = (got - want).abs()[finite]
+    allowed = allowed_difference(want, real)[finite]
+    furthest = (difference / allowed).argmax()
+    comparison = Comparison(what, float(difference[furthest]), float(allowed[furthest]))
+    if comparison.error > comparison.allowed:
+        wrong = int((difference > allowed).sum())
+        comparison.problem = (
+            f"differs by up to {float(difference.max()):.3g} in {wrong} of {want.numel()} elements; "
+            f"{comparison.allowed:.3g} is allowed where it is furthest off, by {comparison.error:.3g} ({real}, largest "
+            f"value {float(want[finite].abs().max()):.3g})"
+        )
+    return comparison
+
+
+def _brief(value: Any) -> str:
+    return f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, torch.Size) else value

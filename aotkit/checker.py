@@ -42,7 +42,7 @@ def check(
     plan = Plan(generators)
     got = run_on_copies(compiled, tensors, plan)
     references = References(eager, tensors, want, plan)
-    report = CheckReport(subject, _judged(names, got, want, references))
+    report = CheckReport(subject, _judged(names, got, want, references, exactness=True))
     if report.passed:
         del got, references  # their memory
         seed = SECOND_SEED if want.draws else None
@@ -72,17 +72,25 @@ def _with_other_values(
     except Exception as e:
         return [Comparison("second run, with other values", problem=f"raises {type(e).__name__}: {e}")]
     references = References(eager, tensors, want, plan)
-    judged = _judged(names, got, want, references)
+    judged = _judged(names, got, want, references, exactness=False)
     return [replace(c, what=f"{c.what}, in a second run with other values") for c in judged if c.problem]
 
 
-def _judged(names: Sequence[str], got: Outcome, want: Outcome, references: References) -> list[Comparison]:
-    """Compare; withdraw complaints that rounding explains, and complain where eager is far more exact."""
+def _judged(
+    names: Sequence[str], got: Outcome, want: Outcome, references: References, exactness: bool
+) -> list[Comparison]:
+    """Compare; withdraw complaints that rounding explains.
+
+    Args:
+        exactness: also complain where eager is far more exact.
+    """
     comparisons = compare(names, got, want)
     for outcome in (got, want):
         outcome.forget_unchanged()
     # Only what differs by a number can be rounding; nothing excuses the rest.
-    if any(c.problem and not c.error for c in comparisons) or not any(c.error for c in comparisons):
+    if any(c.problem and not c.error for c in comparisons):
+        return comparisons
+    if not any(c.error if exactness else c.problem for c in comparisons):
         return comparisons
     if (exact := references.exact) is None:
         return comparisons
@@ -95,7 +103,7 @@ def _judged(names: Sequence[str], got: Outcome, want: Outcome, references: Refer
             g, w, e = got_values[c.what], want_values[c.what], exact_values[c.what]
             if e.shape != w.shape:
                 continue
-            if c.problem is None and is_less_exact(g, w, [e]):
+            if exactness and c.problem is None and is_less_exact(g, w, [e]):
                 c.problem = (
                     "is far less exact than eager's: the root mean square of its distance from float64 is larger"
                 )

@@ -12,7 +12,7 @@ from aotkit.aot import negated
 MOST_SPARE_BYTES = 64 << 20
 
 Copy = tuple[Tensor, Tensor]
-# From all values in a storage to other ones, perhaps of another type.
+# From all values in a storage to new memory with other ones, perhaps of another type.
 Change = Callable[[Tensor], Tensor]
 
 
@@ -22,7 +22,7 @@ def copy_inputs(tensors: Sequence[Tensor], change: Change | None = None) -> tupl
     What is to be differentiated is a leaf. For views of one tensor, as several inputs may be, it is that tensor.
 
     Args:
-        change: gives floating-point and complex inputs other values.
+        change: gives the inputs other values.
 
     Raises:
         NotImplementedError: values are to change over which there are tensors of different types.
@@ -88,16 +88,12 @@ class _Copier:
             # A function may look beyond its view, and where in the storage that begins.
             return _over(source, self._values(source), offset)
         used = 1 + sum((n - 1) * s for n, s in zip(source.shape, source.stride(), strict=True)) if source.numel() else 0
-        return _over(source, self._changed(source.as_strided((used,), (1,))), 0)
+        return _over(source, self._change(source.as_strided((used,), (1,))), 0)
 
     def _values(self, source: Tensor) -> Tensor:
         """All values in the storage of a tensor."""
         size = source.untyped_storage().nbytes() // source.itemsize
-        return self._changed(source.as_strided((size,), (1,), 0))
-
-    def _changed(self, values: Tensor) -> Tensor:
-        exact = not (values.is_floating_point() or values.is_complex())
-        return values.clone() if exact else self._change(values)
+        return self._change(source.as_strided((size,), (1,), 0))
 
 
 class _SameMemory(torch.autograd.Function):

@@ -100,8 +100,10 @@ class References:
 
 
 def in_float64(values: Tensor) -> Tensor:
-    """The same values in the widest type."""
-    return values.to(torch.complex128 if values.is_complex() else torch.float64)
+    """The same values; floating-point and complex ones in the widest type."""
+    if not (values.is_floating_point() or values.is_complex()):
+        return values.clone()
+    return values.to(torch.complex128 if values.is_complex() else torch.float64, copy=True)
 
 
 def _nudge(seed: int) -> Change:
@@ -110,7 +112,7 @@ def _nudge(seed: int) -> Change:
 
     def nudge(values: Tensor) -> Tensor:
         wide = in_float64(values)
-        if values.is_complex():
+        if not values.is_floating_point():
             return wide
         noise = torch.randn(values.shape, generator=generator, dtype=torch.float64).to(values.device)
         return wide * (1 + min(NUDGE * torch.finfo(values.dtype).eps, tolerance(values.dtype) / 25) * noise)

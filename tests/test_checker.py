@@ -200,6 +200,30 @@ def test_a_result_of_an_earlier_call(grad):
     assert "output 0, in a second run with other values" in found
 
 
+def test_indices_of_an_earlier_call():
+    def compile(gm, example_inputs):
+        first = []
+
+        def run(x, index):
+            first.append(index.clone())
+            return gm(x, first[0])
+
+        return run
+
+    found = refused(lambda x, i: x[i] * 1, torch.randn(5), torch.tensor([1, 3, 3]), backend=compile)
+    assert "output 0, in a second run with other values" in found
+
+
+def test_indices_that_have_to_be_in_order():
+    """The second run keeps them then."""
+
+    def f(tokens, table, offsets):
+        return F.embedding_bag(tokens, table, offsets, mode="sum")
+
+    tokens, offsets = torch.tensor([1, 2, 4, 5, 4, 3]), torch.tensor([0, 2, 5])
+    assert aotkit.check(f, tokens, leaf(10, 3), offsets, backend="nop").repeated
+
+
 def test_the_same_random_numbers_in_each_call():
     def compile(gm, example_inputs):
         state = torch.get_rng_state()

@@ -5,7 +5,7 @@ second, with other values and another seed, finds what was baked in or left over
 runs twice, which finds saved values that were overwritten.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +14,11 @@ from torch import Tensor
 
 from aotkit.aot import pytree
 from aotkit.comparison import CheckReport, Comparison, compare
-from aotkit.copies import Outcome, Plan, run_on_copies
+from aotkit.copies import Outcome, Plan, Run, run_on_copies
 from aotkit.errors import MismatchError
 from aotkit.rounding import References, is_less_exact, is_rounding
 
 SECOND_SEED = 0xF12E5
-Run = Callable[[list[Tensor]], Any]
 
 
 def check(
@@ -36,7 +35,7 @@ def check(
     Args:
         subject: what was compiled and how, for the report.
         names: one for each tensor.
-        want: eager's outcome for the same tensors.
+        want: eager's outcome for the same tensors; the inputs in it are freed.
         generators: random generators that the function draws from, besides torch's own.
     """
     plan = Plan(generators)

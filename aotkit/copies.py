@@ -1,7 +1,7 @@
 """Run a function forward and backward on copies of its inputs, leaving no trace."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -62,24 +62,33 @@ class Plan:
     twice: bool = False
 
 
-def run_on_copies(fn: Callable[[list[Tensor]], Any], tensors: Sequence[Tensor], plan: Plan = Plan()) -> Outcome:
-    """Run `fn` on copies of `tensors`, then backward with random cotangents; random state is left as it was.
+# From inputs to outputs, for as long as these are used: for some functions, more has to be in place for their backward.
+Run = Callable[[list[Tensor]], AbstractContextManager[Any]]
+
+
+def at_once(fn: Callable[[list[Tensor]], Any]) -> Run:
+    """For a function that needs nothing in place."""
+    return lambda inputs: nullcontext(fn(inputs))
+
+
+def run_on_copies(run: Run, tensors: Sequence[Tensor], plan: Plan = Plan()) -> Outcome:
+    """Run a function on copies of `tensors`, then backward with random cotangents; random state is left as it was.
 
     Raises:
-        TraceError: `fn` leaves a global switch changed, such as the default dtype.
+        TraceError: it leaves a global switch changed, such as the default dtype.
         NotImplementedError: inputs of different types share memory, and are to have other values.
     """
     try:
-        return _run_on_copies(fn, tensors, plan, _gradients)
+        return _run_on_copies(run, tensors, plan, _gradients)
     except RuntimeError as e:
         if "incompatible with .grad()" not in str(e):
             raise
         # Reentrant torch.utils.checkpoint works with Tensor.backward only.
-        return _run_on_copies(fn, tensors, replace(plan, twice=False), _accumulated_gradients)
+        return _run_on_copies(run, tensors, replace(plan, twice=False), _accumulated_gradients)
 
 
 def _run_on_copies(
-    fn: Callable[[list[Tensor]], Any],
+    run: Run,
     tensors: Sequence[Tensor],
     plan: Plan,
     differentiate: Callable[[Sequence[Tensor], Sequence[Tensor], bool], list[Tensor | None]],
@@ -96,18 +105,18 @@ def _run_on_copies(
         if plan.seed is not None:
             torch.manual_seed(plan.seed)
         random, switches = _random(plan.generators), environment()[1:]
-        outputs = fn(list(inputs))
-        if environment()[1:] != switches:
-            raise TraceError(SWITCHED.format("the function"))
-        changed = [_changed(x, state) for x, state in zip(inputs, before, strict=True)]
-        results = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor)]
-        results += [x for x, c in zip(inputs, changed, strict=True) if c]
-        roots = [t for t in results if t.requires_grad]
-        wanted = [x for x in leaves if x.requires_grad]
-        gradients = again = None
-        if roots and wanted and torch.is_grad_enabled():
-            gradients = _in_places(differentiate(roots, wanted, plan.twice), leaves)
-            again = _in_places(differentiate(roots, wanted, False), leaves) if plan.twice else None
+        with run(list(inputs)) as outputs:
+            if environment()[1:] != switches:
+                raise TraceError(SWITCHED.format("the function"))
+            changed = [_changed(x, state) for x, state in zip(inputs, before, strict=True)]
+            results = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor)]
+            results += [x for x, c in zip(inputs, changed, strict=True) if c]
+            roots = [t for t in results if t.requires_grad]
+            wanted = [x for x in leaves if x.requires_grad]
+            gradients = again = None
+            if roots and wanted and torch.is_grad_enabled():
+                gradients = _in_places(differentiate(roots, wanted, plan.twice), leaves)
+                again = _in_places(differentiate(roots, wanted, False), leaves) if plan.twice else None
         after = _random(plan.generators)
     draws = not same_random(random, after)
     return Outcome(outputs, gradients, inputs, changed, _memory(outputs, inputs), again, after, draws)

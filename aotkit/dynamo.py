@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 from aotkit import aot, checker
 from aotkit.comparison import CheckReport
-from aotkit.copies import run_on_copies
+from aotkit.copies import Run, at_once, run_on_copies
 from aotkit.errors import AotkitError, TraceError, warn_of_fallback
 from aotkit.interfaces import Graphs
 
@@ -175,14 +175,14 @@ class _CapturedGraph:
         tensors = [inputs[i] for i in where]
         names = [input_names[i] for i in where]
 
-        def filled(fn: Callable[..., Any]) -> Callable[[list[Tensor]], Any]:
+        def filled(fn: Callable[..., Any]) -> Run:
             def call(copies: list[Tensor]) -> Any:
                 values = list(inputs)
                 for i, copied in zip(where, copies, strict=True):
                     values[i] = copied
                 return list(fn(*values))
 
-            return call
+            return at_once(call)
 
         eager, compiled = filled(self._gm), filled(self.run)
         want = run_on_copies(eager, tensors)

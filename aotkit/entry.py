@@ -16,7 +16,7 @@ from aotkit.arguments import Arguments, is_size
 from aotkit.captures import Walk
 from aotkit.comparison import CheckReport
 from aotkit.constants import is_constant
-from aotkit.copies import Outcome, Plan, run_on_copies
+from aotkit.copies import Outcome, Plan, at_once, run_on_copies
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError
 from aotkit.inspection import recording_source, user_line
 from aotkit.recipe import Recipe
@@ -45,6 +45,12 @@ class Signature:
 
     def run(self, doing: str, tensors: Sequence[Any]) -> Any:
         """Run the function with `tensors` in the places of `self.tensors`."""
+        with self.running(doing, tensors) as outputs:
+            return outputs
+
+    @contextmanager
+    def running(self, doing: str, tensors: Sequence[Any]) -> Iterator[Any]:
+        """The same, for as long as the outputs are used: a backward pass may run parts of the function again."""
         tensors = self._stand_ins(tensors)
         n = len(self._arguments.tensors)
         captured = self._walk.tensors
@@ -54,13 +60,13 @@ class Signature:
         walk = self._walk
         with substituted(walk.slots, walk.containers, walk.caches, replacements, doing):
             outputs = self._fn(*args, **kwargs)
-        leaves, spec = pytree.tree_flatten((args, kwargs))
-        if spec != before[1] or any(a is not b for a, b in zip(leaves, before[0], strict=True)):
-            raise TraceError(
-                f"the function changes a list or dict among its arguments while it is {doing}; a compiled graph would "
-                "not repeat that. Return the new value instead, or use capture='dynamo'."
-            )
-        return outputs
+            leaves, spec = pytree.tree_flatten((args, kwargs))
+            if spec != before[1] or any(a is not b for a, b in zip(leaves, before[0], strict=True)):
+                raise TraceError(
+                    f"the function changes a list or dict among its arguments while it is {doing}; a compiled graph "
+                    "would not repeat that. Return the new value instead, or use capture='dynamo'."
+                )
+            yield outputs
 
     def _stand_ins(self, tensors: Sequence[Any]) -> list[Any]:
         """The tensors to run with: one for each input that is one tensor, parameters where parameters are."""
@@ -93,7 +99,8 @@ class Entry:
                 reads.inputs = {id(t) for t in tensors}
                 return outputs.flatten(signature.run("traced", tensors))
 
-        with _explained(recipe, signature, ran_in_eager), aot.random_state():
+        as_before = torch.set_grad_enabled(torch.is_grad_enabled())  # the function may leave another mode
+        with _explained(recipe, signature, ran_in_eager), aot.random_state(), as_before:
             compiled = aot.trace(
                 flat, signature.tensors, signature.static, dynamic=recipe.dynamic, **pipeline.keywords()
             )
@@ -125,9 +132,11 @@ class Entry:
         Raises:
             MismatchError: they differ.
         """
-        eager = functools.partial(signature.run, "run for the check")
+        eager = functools.partial(signature.running, "run for the check")
         tensors, generators = signature.tensors, signature.generators
-        self.report = checker.check(recipe.subject, signature.names, self.run, eager, tensors, want, generators)
+        self.report = checker.check(
+            recipe.subject, signature.names, at_once(self.run), eager, tensors, want, generators
+        )
         checker.raise_if_different(self.report)
 
 
@@ -153,7 +162,8 @@ def new_entry(recipe: Recipe, signature: Signature, want: Outcome | None) -> Ent
     except AotkitError:
         if not recipe.dynamic:
             raise
-        # Perhaps because of the sizes that were left open.
+        # Perhaps because of the sizes that were left open. The check has freed parts of `want`.
+        want = None if want is None else outcome_in_eager(signature)
         return new_entry(dataclasses.replace(recipe, dynamic=False), signature, want)
     return entry
 
@@ -267,7 +277,7 @@ def outcome_in_eager(signature: Signature) -> Any:
     Raises:
         OwnError: the function raises.
     """
-    run = functools.partial(signature.run, "run on copies of its inputs")
+    run = functools.partial(signature.running, "run on copies of its inputs")
     try:
         return run_on_copies(run, signature.tensors, Plan(signature.generators))
     except AotkitError:

@@ -1,7 +1,8 @@
 """What counts as equal: how far rounding may move a value, by its size and by how eager's rounding moves it."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from aotkit.aot.randomness import SameDraws
-from aotkit.copies import Outcome, Plan, run_on_copies, same_random
+from aotkit.copies import Outcome, Plan, Run, run_on_copies, same_random
 from aotkit.input_copies import Change
 
 # Relative to each element. Fused arithmetic rounds less often than eager's, or in another order.
@@ -24,8 +25,9 @@ WORSE_THAN_EAGER = 10.0
 # The same for the root of the mean square over a tensor. Eager rounds after each operation, fused arithmetic less
 # often; what keeps float16 or bfloat16 between operations where eager does not, or adds up in them, is farther off.
 LESS_EXACT = {torch.float16: 3.0, torch.bfloat16: 3.0}
-# Half a unit in the last place is no matter: eager's value may be exact by chance.
-FLOOR = 0.5
+# Half a unit in the last place is no matter, and four by the root of the number of elements: eager's value may be exact
+# by chance.
+FLOOR, FLOOR_OF_FEW = 0.5, 4.0
 # How often, and by how many units in their last place, inputs are moved to see how sensitive a value is. The units
 # stand for the rounding of all intermediate values; the tolerance of float32 is about 800 of them, that of the half
 # types a few, so those are moved less.
@@ -34,8 +36,6 @@ NUDGE = 32
 
 # The tolerance where eager works in a lower precision than the types of the values tell.
 MOST_LOWERED = TOLERANCE[torch.bfloat16]
-
-Run = Callable[[list[Tensor]], Any]
 
 
 def tolerance(dtype: torch.dtype) -> float:
@@ -82,9 +82,10 @@ class References:
         return found
 
     def _run(self, change: Change) -> Outcome | None:
-        def same_draws(copies: list[Tensor]) -> Any:
-            with SameDraws(self._dtype):
-                return self._eager(copies)
+        @contextmanager
+        def same_draws(copies: list[Tensor]) -> Iterator[Any]:
+            with SameDraws(self._dtype), self._eager(copies) as outputs:
+                yield outputs
 
         before = self._plan.change
 
@@ -137,7 +138,8 @@ def is_less_exact(got: Tensor, want: Tensor, references: Sequence[Tensor]) -> bo
 
     eager = max(size(v.to(exact.dtype) - exact) for v in (want, *nudged))
     worse = LESS_EXACT.get(real, WORSE_THAN_EAGER)
-    return size(got.to(exact.dtype) - exact) > worse * eager + FLOOR * torch.finfo(real).eps * size(exact)
+    floor = (FLOOR + FLOOR_OF_FEW / int(finite.sum()) ** 0.5) * torch.finfo(real).eps * size(exact)
+    return bool(size(got.to(exact.dtype) - exact) > worse * eager + floor)
 
 
 def is_rounding(got: Tensor, want: Tensor, exact: Tensor, nudged: Sequence[Tensor], largest: float) -> bool:

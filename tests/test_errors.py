@@ -286,7 +286,7 @@ def test_check_returns_every_comparison(layer, x):
     whats = ["output 0", "output 1", "gradient of x", "gradient of weight"]
     assert [c.what for c in report.comparisons] == whats
     title, *lines = str(report).splitlines()
-    assert title == "'Layer.forward' with backend 'nop' and partition 'default' equals eager:"
+    assert title == "'Layer.forward' with backend 'nop' and partition 'default' equals eager, also with other values:"
     assert [line[2:].partition("  ")[0] for line in lines] == whats
     assert all("ok: largest difference" in line for line in lines)
 

@@ -54,21 +54,47 @@ def _add_overhead(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_faults(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="*", default=[], metavar="NAME", help="only these faults; default: all")
+    parser.add_argument(
+        "name", nargs="*", metavar="NAME", help="only these faults, or functions of the zoo with --alarms; default: all"
+    )
+    parser.add_argument(
+        "--alarms", action="store_true", help="instead, look for false alarms: what is right, and refused (hours)"
+    )
+    parser.add_argument("--seeds", type=int, default=20, metavar="N", help="of --alarms: inputs of each function")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def _faults(options: argparse.Namespace) -> int:
     from aotkit.testing.faults import FAULTS, caught
     from aotkit.testing.faults.table import as_json, as_text
+    from aotkit.testing.zoo import CASES
 
-    names = [fault.name for fault in FAULTS]
+    names = [case.name for case in CASES] if options.alarms else [fault.name for fault in FAULTS]
     if unknown := [name for name in options.name if name not in names]:
-        print(f"no fault is called {', '.join(unknown)}; there are {', '.join(names)}", file=sys.stderr)
+        print(f"nothing is called {', '.join(unknown)}; there are {', '.join(names)}", file=sys.stderr)
         return 2
+    if options.alarms:
+        return _alarms(options)
     verdicts = [caught(fault) for fault in FAULTS if not options.name or fault.name in options.name]
     print(json.dumps(as_json(verdicts), indent=2) if options.json else as_text(verdicts))
     return 0 if all(v.caught for v in verdicts) else 1
+
+
+def _alarms(options: argparse.Namespace) -> int:
+    from aotkit.testing.faults.alarms import alarms, combinations
+
+    found, checks = [], 0
+    for where in combinations(options.name):
+        here = alarms(where, range(options.seeds))
+        if not options.json:
+            print(*here, sep="\n", end="\n" if here else "", flush=True)
+        found += here
+        checks += options.seeds
+    if options.json:
+        print(json.dumps({"schema": 1, "checks": checks, "alarms": [alarm.json() for alarm in found]}, indent=2))
+    else:
+        print(f"{len(found)} false alarms in {checks} checks.")
+    return 1 if found else 0
 
 
 def _bench_overhead(options: argparse.Namespace) -> int:

@@ -54,7 +54,7 @@ def caught(fault: Fault) -> Verdict:
     if not _torch_accepts(fault, fault.plug_in(False)):
         raise FalseAlarmError(f"Without its fault, torch's check refuses the plug-in of {fault.name!r}.")
     error = refusal(fault, fault.plug_in(True))
-    said = "" if error is None else _first_complaint(error)
+    said = "" if error is None else first_complaint(error)
     torch_caught = not _torch_accepts(fault, fault.plug_in(True))
     return Verdict(fault, type(error).__name__ if error else None, said, torch_caught)
 
@@ -93,7 +93,8 @@ def refusal(fault: Fault, plug_in: PlugIn) -> AotkitError | None:
     return None
 
 
-def _first_complaint(error: AotkitError) -> str:
+def first_complaint(error: AotkitError) -> str:
+    """What an error of the check says, in one line."""
     report = getattr(error, "report", None)
     if report is None:
         return str(error).splitlines()[0].rpartition("its compiled function ")[2]

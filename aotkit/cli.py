@@ -61,6 +61,9 @@ def _add_faults(parser: argparse.ArgumentParser) -> None:
         "--alarms", action="store_true", help="instead, look for false alarms: what is right, and refused (hours)"
     )
     parser.add_argument("--seeds", type=int, default=20, metavar="N", help="of --alarms: inputs of each function")
+    parser.add_argument(
+        "--backend", nargs="+", default=[], metavar="NAME", help="of --alarms: only these; default: all that run here"
+    )
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -84,7 +87,7 @@ def _alarms(options: argparse.Namespace) -> int:
     from aotkit.testing.faults.alarms import alarms, combinations
 
     found, checks = [], 0
-    for where in combinations(options.name):
+    for where in combinations(options.name, options.backend):
         here = alarms(where, range(options.seeds))
         if not options.json:
             print(*here, sep="\n", end="\n" if here else "", flush=True)

@@ -4,6 +4,7 @@ Source: `same_two_models` and `run_fwd_maybe_bwd` in torch/_dynamo/debug_utils.p
 outputs, a reference in float64 if there is one, and `torch._dynamo.utils.same` with the minifier's tolerance.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,4 +64,10 @@ def same_by_torch(reference: list[Any], result: list[Any], exact: list[Any] | No
     def say_nothing(*args: Any) -> None:
         return None
 
-    return same(reference, result, exact, tol=config.repro_tolerance, equal_nan=True, log_error=say_nothing)
+    log = logging.getLogger(same.__module__)  # warns of each NaN
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        return same(reference, result, exact, tol=config.repro_tolerance, equal_nan=True, log_error=say_nothing)
+    finally:
+        log.setLevel(level)

@@ -1,6 +1,6 @@
-"""The command line: `python -m aotkit demo`, `bench`, `backends`, `partitioners`.
+"""The command line: `python -m aotkit demo`, `bench`, `faults`, `backends`, `partitioners`.
 
-Exit codes: 0, all well; 1, a compiled function differs from eager; 2, wrong usage.
+Exit codes: 0, all well; 1, a compiled function differs from eager, or a planted fault was missed; 2, wrong usage.
 """
 
 import argparse
@@ -21,6 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if demo() else 1
     if options.command == "bench":
         return _bench_overhead(options)
+    if options.command == "faults":
+        return _faults(options)
     from aotkit.registry import backend_status, partitioner_status
 
     status = backend_status() if options.command == "backends" else partitioner_status()
@@ -35,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="time compiled functions")
     subjects = bench.add_subparsers(dest="subject", required=True, metavar="SUBJECT")
     _add_overhead(subjects.add_parser("overhead", help="what a call costs, next to eager and to torch.compile"))
+    _add_faults(commands.add_parser("faults", help="whether the check catches planted faults, next to torch's own"))
     for kind in ("backends", "partitioners"):
         listing = commands.add_parser(kind, help=f"list the {kind}, and why one cannot run here")
         listing.add_argument("--json", action="store_true", help="as JSON")
@@ -48,6 +51,53 @@ def _add_overhead(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="of measuring for each workload; default: 5")
     parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _add_faults(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name", nargs="*", metavar="NAME", help="only these faults, or functions of the zoo with --alarms; default: all"
+    )
+    parser.add_argument(
+        "--alarms", action="store_true", help="instead, look for false alarms: what is right, and refused (hours)"
+    )
+    parser.add_argument("--seeds", type=int, default=20, metavar="N", help="of --alarms: inputs of each function")
+    parser.add_argument(
+        "--backend", nargs="+", default=[], metavar="NAME", help="of --alarms: only these; default: all that run here"
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _faults(options: argparse.Namespace) -> int:
+    from aotkit.testing.faults import FAULTS, caught
+    from aotkit.testing.faults.table import as_json, as_text
+    from aotkit.testing.zoo import CASES
+
+    names = [case.name for case in CASES] if options.alarms else [fault.name for fault in FAULTS]
+    if unknown := [name for name in options.name if name not in names]:
+        print(f"nothing is called {', '.join(unknown)}; there are {', '.join(names)}", file=sys.stderr)
+        return 2
+    if options.alarms:
+        return _alarms(options)
+    verdicts = [caught(fault) for fault in FAULTS if not options.name or fault.name in options.name]
+    print(json.dumps(as_json(verdicts), indent=2) if options.json else as_text(verdicts))
+    return 0 if all(v.caught for v in verdicts) else 1
+
+
+def _alarms(options: argparse.Namespace) -> int:
+    from aotkit.testing.faults.alarms import alarms, combinations
+
+    found, checks = [], 0
+    for where in combinations(options.name, options.backend):
+        here = alarms(where, range(options.seeds))
+        if not options.json:
+            print(*here, sep="\n", end="\n" if here else "", flush=True)
+        found += here
+        checks += options.seeds
+    if options.json:
+        print(json.dumps({"schema": 1, "checks": checks, "alarms": [alarm.json() for alarm in found]}, indent=2))
+    else:
+        print(f"{len(found)} false alarms in {checks} checks.")
+    return 1 if found else 0
 
 
 def _bench_overhead(options: argparse.Namespace) -> int:

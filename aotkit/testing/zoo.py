@@ -2,57 +2,16 @@
 
 from collections import namedtuple
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from aotkit.testing.case import Case, Inputs
+
 Pair = namedtuple("Pair", ["first", "second"])
-
-
-class Inputs:
-    """Makes the inputs of one call, the same ones for the same seed.
-
-    Attributes:
-        leaves: the tensors that the call is differentiated with respect to.
-    """
-
-    def __init__(self, device: torch.device, seed: int) -> None:
-        self.device = device
-        self.leaves: list[Tensor] = []
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def values(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.randn(shape, generator=self._generator, dtype=dtype).to(self.device)
-
-    def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """A leaf that requires gradients, as parameters are."""
-        self.leaves.append(self.values(*shape, dtype=dtype).requires_grad_())
-        return self.leaves[-1]
-
-    def computed(self, *shape: int) -> Tensor:
-        """Requires gradients but is no leaf, as activations are: it may be mutated."""
-        return self.normal(*shape).clone()
-
-    def integers(self, high: int, *shape: int) -> Tensor:
-        return torch.randint(high, shape, generator=self._generator).to(self.device)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One function to compile.
-
-    Attributes:
-        build: returns the function or module; called once for eager, and once to be compiled.
-        inputs: the arguments of one call.
-    """
-
-    name: str
-    build: Callable[[torch.device], Any]
-    inputs: Callable[[Inputs], tuple[Any, ...]]
 
 
 CASES: list[Case] = []

@@ -1,0 +1,141 @@
+"""Whether a planted fault is caught, by aotkit's check and by torch's."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import aotkit
+from aotkit.aot import pytree
+from aotkit.aot.accuracy import aot_compiled, observed, same_by_torch
+from aotkit.errors import AotkitError, CompileError
+from aotkit.testing.case import Case, Inputs
+from aotkit.testing.faults.fault import Fault, PlugIn
+
+CALLS = 3  # with other values each; torch's check compares each call, aotkit's what it wants
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the two checks say of one fault.
+
+    Attributes:
+        error: the class of the error that aotkit raises, None if it raises none.
+        said: its first complaint.
+        torch_caught: whether torch's check finds a difference.
+    """
+
+    fault: Fault
+    error: str | None
+    said: str
+    torch_caught: bool
+
+    @property
+    def caught(self) -> bool:
+        return self.error is not None
+
+
+class FalseAlarmError(AotkitError, AssertionError):
+    """A plug-in without any fault was refused."""
+
+
+def caught(fault: Fault) -> Verdict:
+    """Compile the fault's function with the wrong plug-in, and with the right one.
+
+    Raises:
+        FalseAlarmError: one of the checks refuses the right one.
+        NotPlanted: the fault changes nothing.
+    """
+    if (error := refusal(fault, fault.plug_in(False))) is not None:
+        raise FalseAlarmError(f"Without its fault, the plug-in of {fault.name!r} was refused: {error}") from error
+    if not _torch_accepts(fault, fault.plug_in(False)):
+        raise FalseAlarmError(f"Without its fault, torch's check refuses the plug-in of {fault.name!r}.")
+    error = refusal(fault, fault.plug_in(True))
+    said = "" if error is None else first_complaint(error)
+    torch_caught = not _torch_accepts(fault, fault.plug_in(True))
+    return Verdict(fault, type(error).__name__ if error else None, said, torch_caught)
+
+
+def build(case: Case) -> Any:
+    """The function or module of a case, with the same parameters each time."""
+    torch.manual_seed(3)
+    return case.build(CPU)
+
+
+def inputs(case: Case, seed: int, dtype: torch.dtype = torch.float32) -> tuple[Inputs, tuple[Any, ...]]:
+    """The arguments of one call; also sets the seed of the random numbers that the function draws."""
+    new = Inputs(CPU, seed, dtype)
+    args = case.inputs(new)
+    torch.manual_seed(seed)
+    return new, args
+
+
+def refusal(fault: Fault, plug_in: PlugIn) -> AotkitError | None:
+    """The error with which aotkit refuses a plug-in for the fault's function; None if it accepts it.
+
+    Raises:
+        Exception: whatever the plug-in itself raises.
+    """
+    compiled = aotkit.compile(
+        build(fault.case), backend=plug_in.backend, partition=plug_in.partition, dynamic=fault.dynamic
+    )
+    try:
+        for seed in range(CALLS):
+            compiled(*inputs(fault.case, seed)[1])
+    except AotkitError as error:
+        cause = error.__cause__
+        if isinstance(error, CompileError) and cause is not None and not isinstance(cause, CompileError):
+            raise cause from None  # the fault itself does not work
+        return error
+    return None
+
+
+def first_complaint(error: AotkitError) -> str:
+    """What an error of the check says, in one line."""
+    report = getattr(error, "report", None)
+    if report is None:
+        return str(error).splitlines()[0].rpartition("its compiled function ")[2]
+    comparison = next(c for c in report.comparisons if c.problem)
+    return f"{comparison.what} {comparison.problem}"
+
+
+def _torch_accepts(fault: Fault, plug_in: PlugIn) -> bool:
+    """Each call as torch's minifier would judge it; whatever makes the wrong one raise counts as a difference."""
+    reference, wrong, wide = build(fault.case), build(fault.case), build(fault.case)
+    wide = wide.double() if isinstance(wide, torch.nn.Module) else wide
+    backend = plug_in.backend
+    new_function = functools.partial(
+        aot_compiled, wrong, backend.fw_compiler, backend.bw_compiler, plug_in.partition, fault.dynamic
+    )
+    functions: dict[Any, Any] = {}
+    for seed in range(CALLS):
+        run = functools.partial(_observed, fault.case, seed=seed)
+        key = None if fault.dynamic else _signature(inputs(fault.case, seed)[1])
+        compiled = functions[key] = functions.get(key) or new_function()
+        want = run(reference, reference)
+        try:
+            if not same_by_torch(want, run(compiled, wrong), _exact(run, wide)):
+                return False
+        except (RuntimeError, TypeError, AssertionError):
+            return False
+    return True
+
+
+def _signature(args: tuple[Any, ...]) -> str:
+    """What torch's front end takes for constant without looking at it again."""
+    return str(pytree.tree_map(lambda value: value.shape if isinstance(value, torch.Tensor) else value, args))
+
+
+def _observed(case: Case, call: Any, module: Any, seed: int, dtype: torch.dtype = torch.float32) -> list[Any]:
+    new, args = inputs(case, seed, dtype)
+    return observed(call, module, args, new.leaves)
+
+
+def _exact(run: Callable[..., list[Any]], wide: Any) -> list[Any] | None:
+    try:
+        return run(wide, wide, dtype=torch.float64)
+    except RuntimeError:  # it does not take float64; torch goes on without, too
+        return None

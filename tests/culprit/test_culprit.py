@@ -75,6 +75,24 @@ def test_a_call_without_gradients():
     assert (culprit.part, culprit.operator) == ("forward graph", "aten.cos.default")
 
 
+def test_a_function_that_dynamo_captures():
+    def fn(x):
+        if x.sum() > 1e9:
+            return x
+        return (x.sin() * 2).cos().exp()
+
+    wrong = faults.backend("backward graph", calls(aten.sin.default), faults.scaled)
+    culprit = culprit_of(fn, leaf(4), backend=wrong, capture="dynamo")
+    assert (culprit.part, culprit.operator) == ("backward graph", "aten.sin.default")
+    assert culprit.line.code == "return (x.sin() * 2).cos().exp()"
+
+
+def test_sizes_that_are_left_open():
+    wrong = faults.compiler(calls(aten.cos.default), faults.other_operator)
+    culprit = culprit_of(two_sines, leaf(4), leaf(4), backend=wrong, dynamic=True)
+    assert (culprit.part, culprit.operator) == ("forward graph", "aten.cos.default")
+
+
 def test_a_fault_of_two_operations_together():
     """A multiplication whose only reader is an addition is fused with that, and then adds twice."""
 

@@ -121,12 +121,14 @@ def backend(part, is_wrong, fault):
 
 
 def planted(fn, args, part, name, fault):
-    """The culprit that is found where the node of this name is wrong; None if the check passes all the same."""
+    """The culprit that is found where the node of this name is wrong; None if no check fails, or an operator does."""
     wrong = backend(part, lambda n: n.name == name, fault)
     try:
         aotkit.check(fn, *args, backend=wrong, partition="min_cut")
     except aotkit.MismatchError as e:
         return e.report.culprit
+    except aotkit.CompileError:  # an index out of range
+        return None
     return None
 
 

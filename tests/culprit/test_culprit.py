@@ -11,8 +11,7 @@ import torch.nn.functional as F
 
 import aotkit
 from aotkit.partitioners.default import partition as default_partition
-
-from . import faults
+from tests.culprit import faults
 
 ROOT = Path(__file__).resolve().parents[2]
 aten = torch.ops.aten

@@ -38,11 +38,13 @@ class CheckReport:
         subject: the function, backend and partitioner.
         comparisons: one for each output, gradient and mutated input.
         repeated: whether it held for a second run with other values, other random numbers, and two backward passes.
+        culprit: after a failed check, an `aotkit.culprit.Culprit`, or in words why none was found.
     """
 
     subject: str
     comparisons: list[Comparison] = field(default_factory=list)
     repeated: bool = False
+    culprit: Any = None
 
     @property
     def passed(self) -> bool:
@@ -56,6 +58,8 @@ class CheckReport:
             f"  {c.what:{width}}  {c.problem or f'ok: largest difference {c.error:.3g}, allowed {c.allowed:.3g}'}"
             for c in self.comparisons
         ]
+        if self.culprit is not None:
+            lines.append(f"  {self.culprit}")
         return "\n".join([f"{self.subject} {verdict}:", *lines])
 
 

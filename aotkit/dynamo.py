@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Interpreter
 
 from aotkit import aot, checker
 from aotkit.comparison import CheckReport
 from aotkit.copies import Run, at_once, run_on_copies
 from aotkit.errors import AotkitError, TraceError, warn_of_fallback
 from aotkit.interfaces import Graphs
+from aotkit.recipe import Recipe
 
 # Filled while a `DynamoFunction` is asked about a call: every captured piece that the call ran.
 _visited: contextvars.ContextVar["list[_CapturedGraph] | None"] = contextvars.ContextVar("visited", default=None)
@@ -106,7 +107,7 @@ class CapturedCompiler:
             piece.fail(e)
         else:
             piece.graphs, piece.run = graphs, run
-            piece.subject = self._recipe.subject if self._check else None
+            piece.recipe = self._recipe if self._check else None
         return piece
 
     def fall_back(self, error: AotkitError) -> None:
@@ -139,7 +140,7 @@ class _CapturedGraph:
     Attributes:
         graphs: what was compiled.
         run: what runs.
-        subject: what reports call it, as long as its first run is to be compared with eager's.
+        recipe: how it was compiled, as long as its first run is to be compared with eager's.
         report: the verdict of that.
         error: why it runs eagerly.
     """
@@ -149,20 +150,20 @@ class _CapturedGraph:
         self._fall_back = fall_back
         self.graphs: Graphs | None = None
         self.run: Callable[..., Sequence[Any]] = self._gm
-        self.subject: str | None = None
+        self.recipe: Recipe | None = None
         self.report: CheckReport | None = None
         self.error: AotkitError | None = None
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
         if (visited := _visited.get()) is not None:
             visited.append(self)
-        if self.subject is not None and self.graphs is not None:
+        if self.recipe is not None and self.graphs is not None:
             try:
-                self.report = self._compare(inputs, self.subject, self.graphs.input_names)
+                self.report = self._compare(inputs, self.recipe, self.graphs.input_names)
                 checker.raise_if_different(self.report)
             except AotkitError as e:
                 self.fail(e)
-            self.subject = None
+            self.recipe = None
         return self.run(*inputs)
 
     def fail(self, error: AotkitError) -> None:
@@ -170,7 +171,7 @@ class _CapturedGraph:
         self._fall_back(error)
         self.error, self.run = error, self._gm
 
-    def _compare(self, inputs: Sequence[Any], subject: str, input_names: Sequence[str]) -> CheckReport:
+    def _compare(self, inputs: Sequence[Any], recipe: Recipe, input_names: Sequence[str]) -> CheckReport:
         where = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
         tensors = [inputs[i] for i in where]
         names = [input_names[i] for i in where]
@@ -186,4 +187,27 @@ class _CapturedGraph:
 
         eager, compiled = filled(self._gm), filled(self.run)
         want = run_on_copies(eager, tensors)
-        return checker.check(subject, names, compiled, eager, tensors, want)
+        report = checker.check(recipe.subject, names, compiled, eager, tensors, want)
+        if not report.passed:
+            from aotkit import culprit
+
+            def attempt(other: Recipe) -> CheckReport:
+                traced = _trace_again(filled(Interpreter(self._gm).run), tensors, other)
+                return checker.check(other.subject, names, traced, eager, tensors, run_on_copies(eager, tensors))
+
+            report.culprit = culprit.find(replace(recipe, dynamic=False), attempt)
+        return report
+
+
+def _trace_again(run: Run, tensors: Sequence[Tensor], recipe: Recipe) -> Run:
+    """Compile a captured graph once more when Dynamo is done, for these very inputs."""
+
+    def flat(*fakes: Tensor) -> Any:
+        with run(list(fakes)) as outputs:
+            return outputs
+
+    static = [True] * len(tensors)
+    with aot.COMPILE_LOCK, aot.random_state():
+        compilers = recipe.pipeline().keywords()
+        compiled = aot.trace(flat, tensors, static, dynamic=False, **compilers)
+    return at_once(lambda copies: list(compiled.call(*copies)))

@@ -127,17 +127,28 @@ class Entry:
         return self._rebuild(self._run(tensors))
 
     def check(self, recipe: Recipe, signature: Signature, want: Any) -> None:
-        """Compare with eager's outcome on copies of the same inputs.
+        """Compare with eager's outcome on copies of the same inputs; if they differ, find out why.
 
         Raises:
             MismatchError: they differ.
         """
+        self.report = self.compare(recipe, signature, want)
+        if not self.report.passed and not recipe.dynamic:  # else it is compiled again, with fixed sizes
+            from aotkit import culprit
+
+            def attempt(other: Recipe) -> CheckReport:
+                entry = Entry(other, signature, ran_in_eager=True)
+                return entry.compare(other, signature, outcome_in_eager(signature))
+
+            self.report.culprit = culprit.find(recipe, attempt)
+        checker.raise_if_different(self.report)
+
+    def compare(self, recipe: Recipe, signature: Signature, want: Outcome) -> CheckReport:
+        """Compare with eager's outcome on copies of the same inputs; frees parts of that."""
         eager = functools.partial(signature.running, "run for the check")
         tensors, generators = signature.tensors, signature.generators
-        self.report = checker.check(
-            recipe.subject, signature.names, at_once(self.run), eager, tensors, want, generators
-        )
-        checker.raise_if_different(self.report)
+        run = at_once(self.run)
+        return checker.check(recipe.subject, signature.names, run, eager, tensors, want, generators)
 
 
 class Failure:

@@ -73,6 +73,10 @@ class Registry(Generic[T]):
                     f"{self.kind} {name!r} is provided twice: {_origins(points)}. Uninstall all but one."
                 )
 
+    def is_installed(self, name: str) -> bool:
+        """Whether an installed package provides this name, so that every process knows it."""
+        return name not in self._local and bool(self._points(name))
+
     def _points(self, name: str) -> list[EntryPoint]:
         return list(entry_points(group=self.group, name=name))
 

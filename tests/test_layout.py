@@ -23,7 +23,8 @@ EXAMPLES = [
     *(f.relative_to(ROOT) for f in sorted((ROOT / "notebooks").glob("*.ipynb"))),
     Path("tests/plugin/aotkit_example.py"),
 ]
-SUBPACKAGES = {"backends", "benchmark", "inspection", "partitioners", "testing"}  # public besides aotkit.__all__
+# Public besides aotkit.__all__.
+SUBPACKAGES = {"backends", "benchmark", "culprit", "inspection", "partitioners", "testing"}
 PRIVATE_NAMES_ALLOWED = Path("aotkit/aot")
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 350

@@ -6,6 +6,7 @@ from typing import Any
 from torch.utils import _pytree
 
 from aotkit.aot import native
+from aotkit.aot.alone import compile_alone, random_states, set_random_states, without_autocast
 from aotkit.aot.backward import gradient_uses, run_watched, unused_gradients
 from aotkit.aot.dynamo import captured_names, dynamo_backend, dynamo_compile, uncompiled_graph
 from aotkit.aot.environment import (
@@ -62,6 +63,7 @@ __all__ = [
     "TensorReads",
     "boxed",
     "captured_names",
+    "compile_alone",
     "compile_captured",
     "copy_graph",
     "copy_repeated_gradients",
@@ -84,8 +86,10 @@ __all__ = [
     "pytree",
     "pytree_children",
     "random_state",
+    "random_states",
     "run_watched",
     "separate_gradients",
+    "set_random_states",
     "sparse_nodes",
     "tensor_guard",
     "tensor_kind",
@@ -96,5 +100,6 @@ __all__ = [
     "why_eager",
     "why_eager_outputs",
     "why_eager_tensor",
+    "without_autocast",
     "without_saved_tensor_hooks",
 ]

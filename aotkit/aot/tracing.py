@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.fx.traceback import preserve_node_meta
 
 from aotkit.aot.overlap import correct_overlap
 from aotkit.aot.recurrent import correct_recurrent_layers
@@ -65,7 +66,8 @@ def trace(
     shape_env = ShapeEnv()
     fake_mode = FakeTensorMode(shape_env=shape_env, static_shapes=not dynamic)
     context = TracingContext(fake_mode)
-    with tracing(context), _settings(), warnings.catch_warnings():
+    # AOTAutograd itself keeps the source lines of nodes only where there is a backward graph.
+    with tracing(context), settings(), preserve_node_meta(), warnings.catch_warnings():
         # Fake copies are made of `.grad` too, which warns for tensors that are not leaves.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")
         fakes = [
@@ -84,7 +86,7 @@ def compile_captured(gm: GraphModule, example_inputs: Sequence[Any], **compilers
     """The same for a graph that Dynamo captured: Dynamo's tracing context, fake tensors and guards are in force."""
     from torch._guards import TracingContext
 
-    with _settings():
+    with settings():
         call = _aot(gm, example_inputs, **compilers)
     context = TracingContext.try_get()
     return _compiled(call, context.fw_metadata if context else None, None)
@@ -114,7 +116,7 @@ def _aot(module: nn.Module, example_inputs: Sequence[Any], **compilers: Any) -> 
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
+def settings() -> Iterator[None]:
     from torch._functorch import config
     from torch._inductor import config as inductor_config
 

@@ -1,0 +1,48 @@
+"""Compile and run one graph outside of AOTAutograd."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from aotkit.aot.graphs import outside_fake_mode
+from aotkit.aot.tracing import settings
+
+
+def compile_alone(compiler: Callable[..., Any], gm: GraphModule, inputs: Sequence[Tensor]) -> Callable[..., Any]:
+    """Hand `gm` to a compiler as AOTAutograd would: each node with a fake tensor, and a tracing context in force.
+
+    Args:
+        inputs: real tensors like those that the graph is to run on.
+    """
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+
+    # Constants of a graph are real tensors.
+    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = [fake_mode.from_tensor(x, static_shapes=True) for x in inputs]
+    FakeTensorProp(gm, fake_mode).propagate_dont_convert_inputs(*fakes)
+    with tracing(TracingContext(fake_mode)), settings(), outside_fake_mode():
+        return compiler(gm, fakes)  # type: ignore[no-any-return]
+
+
+def without_autocast() -> AbstractContextManager[Any]:
+    """Graphs run under this: they have the casts of autocast already."""
+    return torch._C._DisableAutocast()
+
+
+def random_states() -> list[Tensor]:
+    """The states of torch's generators: the CPU's, then one for each CUDA device that is in use."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    return [torch.get_rng_state(), *cuda]
+
+
+def set_random_states(states: Sequence[Tensor]) -> None:
+    """Put generators back into the states that `random_states` gave."""
+    cpu, *cuda = states
+    torch.set_rng_state(cpu)
+    torch.cuda.set_rng_state_all(cuda)

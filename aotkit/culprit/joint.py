@@ -1,0 +1,103 @@
+"""Faults that no graph compiler made: of the partitioner, the joint pass, the decompositions or the trace."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from aotkit import aot, checker
+from aotkit.comparison import CheckReport
+from aotkit.copies import at_once, run_on_copies
+from aotkit.culprit.parts import Part, Recorder
+from aotkit.culprit.reference import Reference
+from aotkit.culprit.result import Culprit
+from aotkit.inspection.source import source_line
+from aotkit.recipe import Recipe
+
+
+def wrong_before_compilers(
+    recipe: Recipe, parts: Mapping[str, Part], attempt: Callable[[Recipe], CheckReport]
+) -> Culprit:
+    """What is wrong where the reference, run on both graphs, differs from eager.
+
+    One stage after the other is replaced by a trusted one, or left out, until the check passes.
+
+    Args:
+        parts: the recorded graphs of the recipe.
+    """
+    keeper = _JointKeeper()
+    trusted = replace(recipe, backend=Recorder().backend(recipe.backend), partition=keeper)
+    if attempt(trusted).passed:
+        return _wrong_cut(parts, keeper)
+    trusted = replace(trusted, backend=replace(trusted.backend, joint_pass=None))
+    if attempt(trusted).passed:
+        return Culprit("joint pass")
+    trusted = replace(trusted, backend=replace(trusted.backend, decompositions={}))
+    return Culprit("decompositions" if attempt(trusted).passed else "trace")
+
+
+class _JointKeeper:
+    """torch's default partitioner; keeps a copy of the joint graph.
+
+    Attributes:
+        joint: the copy.
+        num_outputs: how many of its outputs are the function's.
+    """
+
+    def __init__(self) -> None:
+        self.joint: GraphModule | None = None
+        self.num_outputs = 0
+
+    def __call__(
+        self, joint: GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int, **kwargs: Any
+    ) -> tuple[GraphModule, GraphModule]:
+        from aotkit.aot.partition import default_partition
+
+        self.joint, self.num_outputs = aot.copy_graph(joint), num_fwd_outputs
+        return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+
+
+def _wrong_cut(parts: Mapping[str, Part], keeper: _JointKeeper) -> Culprit:
+    """The first node of the two graphs whose value is not that of the joint graph's node of the same name."""
+    joint, forward, backward = keeper.joint, parts["fw_compiler"], parts["bw_compiler"]
+    assert joint is not None  # it was partitioned
+    in_joint = {n.name: n for n in joint.graph.nodes if isinstance(n.meta.get("val"), Tensor)}
+    nodes = [n for part in (forward, backward) for n in part.gm.graph.nodes if n.name in in_joint]
+    saved = len(forward.gm.graph.output_node().args[0]) - keeper.num_outputs  # type: ignore[arg-type]
+    names = [n.name for n in joint.graph.find_nodes(op="placeholder")]
+    values = _named_inputs(forward) | _named_inputs(backward)
+    inputs = [values[name] for name in names]
+
+    def whole(tensors: list[Tensor]) -> list[Any]:
+        run = Reference(joint, inputs, in_joint.values())
+        run.run(*tensors)
+        return [run.values[in_joint[n.name]] for n in nodes]
+
+    def cut(tensors: list[Tensor]) -> list[Any]:
+        given = dict(zip(names, tensors, strict=True))
+        first = Reference(forward.gm, forward.inputs, nodes)
+        results = first.run(*(given[n] for n in _named_inputs(forward)))
+        second = Reference(backward.gm, backward.inputs, nodes)
+        tangents = list(_named_inputs(backward))[saved:]
+        second.run(*results[keeper.num_outputs :], *(given[n] for n in tangents))
+        return [(first.values | second.values)[n] for n in nodes]
+
+    with aot.random_state(), aot.without_autocast(), torch.no_grad():
+        aot.set_random_states(forward.random)
+        want = run_on_copies(at_once(whole), inputs)
+        report = checker.check("the cut", names, at_once(cut), at_once(whole), inputs, want)
+    named = {f"output {i}": node for i, node in enumerate(nodes)}
+    wrong = [(named[c.what], c.problem) for c in report.comparisons if c.problem and c.what in named]
+    return _described(*wrong[0]) if wrong else Culprit("partition")
+
+
+def _named_inputs(part: Part) -> dict[str, Tensor]:
+    return dict(zip((n.name for n in part.gm.graph.find_nodes(op="placeholder")), part.inputs, strict=True))
+
+
+def _described(node: Node, problem: str) -> Culprit:
+    operator = str(node.target) if node.op == "call_function" else "a saved value"
+    return Culprit("partition", node.name, operator, source_line(node), problem)

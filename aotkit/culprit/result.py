@@ -1,0 +1,53 @@
+"""What was found."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.fx import GraphModule
+
+from aotkit.inspection.source import SourceLine
+
+
+class NotFound(Exception):
+    """Not for users: no culprit; the message says why."""
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The first wrong node of a compilation.
+
+    Attributes:
+        part: where it is: "forward graph", "backward graph", "partition", "decompositions", "joint pass" or "trace".
+        node: its name in that graph, in the joint graph for the last four; None if it could not be told.
+        operator: what it calls, such as `aten.mul.Tensor`.
+        line: the user's, that it was traced from.
+        difference: how it is off.
+        graph: the smallest graph found that is compiled wrongly, for the forward and the backward graph.
+        script: a program that compiles this graph and exits with 1 while it is wrong; None if there is no graph.
+    """
+
+    part: str
+    node: str | None = None
+    operator: str | None = None
+    line: SourceLine | None = None
+    difference: str = ""
+    graph: GraphModule | None = None
+    script: str | None = None
+
+    def write(self, path: str | Path) -> None:
+        """Write the script to a file.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self.script is None:
+            raise ValueError(f"there is no script for a fault of the {self.part}: it is not one of a compiler.")
+        Path(path).write_text(self.script, encoding="utf-8")
+
+    def __str__(self) -> str:
+        if self.node is None:
+            return f"the {self.part} is wrong: the graphs differ from eager without any compiler"
+        where = f", at {self.line}: {self.line.code}" if self.line else ""
+        operator = f" ({self.operator})" if self.operator else ""
+        advice = '; write a script with error.report.culprit.write("repro.py")' if self.script else ""
+        return f"first wrong: {self.node}{operator} of the {self.part}{where}{advice}"

@@ -1,0 +1,55 @@
+"""Pieces of a graph as graphs of their own."""
+
+import operator
+from collections.abc import Collection, Sequence
+
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+from aotkit.inspection.nodes import operator_name
+
+# Operators whose results have no values yet.
+_UNINITIALISED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+
+Step = tuple[Node, ...]
+
+
+def steps_of(gm: GraphModule) -> list[Step]:
+    """The operations of a graph in order, each together with the nodes that pick one of its several results."""
+    return [
+        (node, *(user for user in node.users if user.target is operator.getitem))
+        for node in gm.graph.nodes
+        if node.op == "call_function" and node.target is not operator.getitem
+    ]
+
+
+def nodes_of(steps: Sequence[Step]) -> set[Node]:
+    """The nodes of several steps."""
+    return {node for step in steps for node in step}
+
+
+def live_values(gm: GraphModule, nodes: Collection[Node]) -> list[Node]:
+    """The tensors among these nodes that are used outside of them."""
+    return [n for n in gm.graph.nodes if n in nodes and _has_value(n) and any(u not in nodes for u in n.users)]
+
+
+def _has_value(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), Tensor) and operator_name(node) not in _UNINITIALISED
+
+
+def extract(gm: GraphModule, nodes: Collection[Node], outputs: Sequence[Node | None]) -> tuple[GraphModule, list[Node]]:
+    """A graph of these nodes that returns `outputs`, and the nodes whose values are its inputs.
+
+    Names and source lines stay. Constants are its own.
+    """
+    graph, copies = Graph(), dict[Node, Node]()
+    around = [n for n in gm.graph.nodes if n not in nodes and (n in outputs or any(u in nodes for u in n.users))]
+    inputs = [n for n in around if n.op != "get_attr"]
+    for node in inputs:
+        copies[node] = graph.create_node("placeholder", node.name, name=node.name)
+    for node in gm.graph.nodes:
+        if node in nodes or (node in around and node.op == "get_attr"):
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node].meta = {k: v for k, v in node.meta.items() if k in ("stack_trace", "val")}
+    graph.output(tuple(None if n is None else copies[n] for n in outputs))
+    return GraphModule(gm, graph), inputs

@@ -1,0 +1,113 @@
+"""Hand pieces of a graph to a compiler, and compare what it makes of them with the reference."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from aotkit import aot, checker
+from aotkit.comparison import CheckReport
+from aotkit.copies import at_once, run_on_copies
+from aotkit.culprit.parts import Part
+from aotkit.culprit.reference import Reference
+from aotkit.culprit.result import NotFound
+from aotkit.culprit.subgraphs import Step, extract, live_values, nodes_of
+from aotkit.input_copies import copy_inputs
+from aotkit.interfaces import GraphCompiler
+
+# Enough to bisect a million nodes, and for twenty attempts to make the graph smaller.
+MOST_COMPILATIONS = 40
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A graph that a compiler gets wrong.
+
+    Attributes:
+        inputs: what it was run on.
+        report: how it differed.
+    """
+
+    gm: GraphModule
+    inputs: Sequence[Tensor]
+    report: CheckReport
+
+
+class Trials:
+    """Attempts to make a compiler fail on pieces of a part.
+
+    Attributes:
+        part: the part.
+        left: how many more attempts there may be.
+    """
+
+    def __init__(self, part: Part, compiler: GraphCompiler) -> None:
+        self.part = part
+        self._compiler = compiler
+        self.left = MOST_COMPILATIONS
+
+    def whole(self) -> Trial | None:
+        """The part itself, if it is wrong."""
+        return self.attempt(self.part.gm, self.part.inputs)
+
+    def piece(self, steps: Sequence[Step], outputs: Sequence[Node | None] | None = None) -> Trial | None:
+        """A graph of these steps, on the reference's values; None if it is right.
+
+        Args:
+            outputs: what it returns; by default all that is used outside of it.
+        """
+        nodes = nodes_of(steps)
+        outputs = live_values(self.part.gm, nodes) if outputs is None else outputs
+        if all(n is None for n in outputs):
+            return None
+        gm, inputs = extract(self.part.gm, nodes, outputs)
+        return self.attempt(gm, self._values(inputs))
+
+    def attempt(self, gm: GraphModule, inputs: Sequence[Tensor]) -> Trial | None:
+        """A graph on these inputs, if it is wrong.
+
+        Raises:
+            NotFound: there were too many attempts.
+        """
+        if not self.left:
+            raise NotFound(f"{MOST_COMPILATIONS} compilations did not suffice to find the first wrong node")
+        self.left -= 1
+        with aot.random_state():
+            aot.set_random_states(self.part.random)
+            try:
+                report = replay(gm, inputs, self._compiler)
+            except Exception:  # a piece that the compiler cannot take tells nothing
+                return None
+        return None if report.passed else Trial(gm, inputs, report)
+
+    def _values(self, nodes: Sequence[Node]) -> list[Tensor]:
+        """The reference's values of nodes, each in memory of its own."""
+        reference = Reference(self.part.gm, self.part.inputs, nodes)
+        with aot.random_state(), aot.without_autocast(), torch.no_grad():
+            aot.set_random_states(self.part.random)
+            _, inputs = copy_inputs(self.part.inputs)
+            reference.run(*inputs)
+            return [copy_inputs([reference.values[n]])[1][0] for n in nodes]
+
+
+def replay(gm: GraphModule, inputs: Sequence[Tensor], compiler: GraphCompiler) -> CheckReport:
+    """Compile one graph, and compare what it computes with its operators run one by one; the check is aotkit's own.
+
+    Random operators draw the same numbers in both. The graph is left as it is.
+    """
+
+    def reference(tensors: list[Tensor]) -> Any:
+        return list(Reference(gm, inputs).run(*tensors))
+
+    names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
+    with torch.no_grad(), aot.without_autocast():
+        want = run_on_copies(at_once(reference), inputs)
+        run = aot.compile_alone(compiler, aot.copy_graph(gm), inputs)
+
+        def compiled(tensors: list[Tensor]) -> Any:
+            return list(run(tensors) if getattr(run, "_boxed_call", False) else run(*tensors))
+
+        return checker.check("the compiled graph", names, at_once(compiled), at_once(reference), inputs, want)

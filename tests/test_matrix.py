@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import aotkit
-
-from .zoo import CASES, Inputs
+from aotkit.testing.zoo import CASES, Inputs
 
 COMPILE_IN_NO_TIME = ("nop",)
 TOLERANCE = {torch.bfloat16: 4e-2, torch.float32: 1e-4, torch.complex64: 1e-4, torch.float64: 1e-8}

@@ -49,6 +49,12 @@ def equals_eager_under_each_partitioner(subject: Subject, case: Case) -> None:
             raise
 
 
+def equals_eager_with_open_sizes(subject: Subject, case: Case) -> None:
+    """The same with fixed sizes and, where the function allows it, with open ones."""
+    equals_eager(subject, case)
+    equals_eager(subject, case, dynamic=True)
+
+
 def _build(case: Case, subject: Subject) -> Any:
     torch.manual_seed(3)  # modules with equal parameters
     return case.build(subject.device)

@@ -2,7 +2,7 @@
 
 import aotkit
 from aotkit.errors import UnknownNameError
-from aotkit.testing.conformance import calls, contract, errors, operators, values
+from aotkit.testing.conformance import calls, contract, errors, operators, partitioning, values
 from aotkit.testing.conformance.requirements import Kind, Requirement, Requirements
 
 SUITES: dict[Kind, list[Requirements]] = {
@@ -17,7 +17,16 @@ SUITES: dict[Kind, list[Requirements]] = {
         operators.OPERATORS,
         values.ZOO,
     ],
-    "partitioner": [],
+    "partitioner": [
+        partitioning.CUT,
+        partitioning.RANDOM,
+        *calls.CALLS,
+        values.BACKENDS,
+        values.GRADIENT,
+        values.SIZE,
+        values.DTYPE,
+        values.FUNCTIONS,
+    ],
 }
 
 

@@ -1,5 +1,6 @@
 """Requirements on values: how inputs lie in memory, their types, their sizes, and which of them require gradients."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aotkit.testing.conformance.compare import equals_eager, equals_eager_under_each_partitioner
+from aotkit.testing.conformance.compare import (
+    equals_eager,
+    equals_eager_under_each_partitioner,
+    equals_eager_with_open_sizes,
+)
 from aotkit.testing.conformance.requirements import Requirements
 from aotkit.testing.zoo import CASES, Case, Inputs
 
@@ -153,3 +158,18 @@ SIZE = Requirements("sizes")
 SIZE.add_cases("Tensors of this size give eager's values.", SIZES, equals_eager)
 GRADIENT = Requirements("gradients")
 GRADIENT.add_cases("With these inputs requiring gradients, values and gradients are eager's.", GRADIENTS, equals_eager)
+
+FUNCTIONS = Requirements("zoo")
+FUNCTIONS.add_cases(
+    "Outputs, gradients, arguments and buffers after the call are eager's, with fixed sizes and with open ones.",
+    CASES,
+    equals_eager_with_open_sizes,
+)
+
+BACKENDS = Requirements("backend")
+for _backend in ("nop", "print"):
+    BACKENDS.add_cases(
+        "Graphs run under this backend as they are.",
+        [case(_backend, _block, LAYOUTS[0].inputs)],
+        functools.partial(equals_eager, backend=_backend),
+    )

@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 from functorch.compile import default_partition
-from torch.fx import Interpreter
 
 import aotkit
 from aotkit.cli import main
@@ -104,31 +103,23 @@ def test_a_bad_backend_fails_the_requirement_that_it_breaks(backend, requirement
     report = examine("backend", backend, requirement)
     assert not report.passed
     assert f"{requirement}: " in str(report)
-    assert str(report).endswith("0 passed, 0 expected failures, 1 failed in 0 s") or "1 failed" in str(report)
+    assert "0 passed, 0 expected failures, 1 failed" in str(report)
 
 
 @pytest.mark.parametrize("requirement", [requirement for _, requirement in PLANTED_BACKENDS])
 def test_a_good_backend_passes_it(requirement):
-    assert examine("backend", lambda gm, example_inputs: Interpreter(gm).run, requirement).passed
+    assert examine("backend", "nop", requirement).passed
 
 
 def draws_again(joint, joint_inputs, *, num_fwd_outputs, **kwargs):
-    """Saves the inputs only, and computes all else again."""
+    """Draws a mask that was saved once more in the backward graph."""
     forward, backward = default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
-    for node in list(forward.graph.nodes):
-        for placeholder in backward.graph.find_nodes(op="placeholder"):
-            if placeholder.name == node.name and node.target is torch.ops.aten.native_dropout.default:
-                raise AssertionError("dropout saves its mask through getitem")
-    mask = next(n for n in backward.graph.find_nodes(op="placeholder") if n.meta["val"].dtype is torch.bool)
-    with backward.graph.inserting_after(backward.graph.find_nodes(op="placeholder")[-1]):
-        like = backward.graph.call_function(torch.ops.aten.ones_like.default, (mask,), {"dtype": torch.float32})
-    with backward.graph.inserting_after(like):
-        again = backward.graph.call_function(torch.ops.aten.bernoulli.default, (like,))
-    again.meta["val"] = mask.meta["val"]
-    with backward.graph.inserting_after(again):
-        as_mask = backward.graph.call_function(torch.ops.aten.gt.Scalar, (again, 0))
-    as_mask.meta["val"] = mask.meta["val"]
-    mask.replace_all_uses_with(as_mask, delete_user_cb=lambda user: user is not like)
+    inputs = backward.graph.find_nodes(op="placeholder")
+    for mask in [n for n in inputs if getattr(n.meta["val"], "dtype", None) is torch.bool]:
+        with backward.graph.inserting_after(inputs[-1]):
+            again = backward.graph.call_function(torch.ops.aten.bernoulli.p, (mask, 0.5))
+        again.meta["val"] = mask.meta["val"]
+        mask.replace_all_uses_with(again, delete_user_cb=lambda user, again=again: user is not again)
     backward.recompile()
     return forward, backward
 

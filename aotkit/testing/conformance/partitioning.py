@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,8 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from aotkit.aot import copy_graph
 from aotkit.aot.partition import is_random
-from aotkit.interfaces import Backend, Partitioner
+from aotkit.errors import CompileError
+from aotkit.interfaces import Backend
 from aotkit.testing.conformance.calls import inputs, mlp
 from aotkit.testing.conformance.compare import assert_close
 from aotkit.testing.conformance.requirements import Requirements, Subject
@@ -30,6 +31,7 @@ class Split:
         num_outputs: how many outputs of the forward graph are not saved values.
         primals, outputs: of the run of the forward graph; the outputs include the saved values.
         saved_and_tangents, gradients: of the run of the backward graph.
+        error: raised by one of the runs.
     """
 
     joint: GraphModule
@@ -40,6 +42,7 @@ class Split:
     outputs: Sequence[Any] = ()
     saved_and_tangents: list[Any] = field(default_factory=list)
     gradients: Sequence[Any] = ()
+    error: CompileError | None = None
 
     @property
     def forward(self) -> GraphModule:
@@ -89,11 +92,16 @@ def split(subject: Subject, function: Callable[..., Any], *args: Tensor, dynamic
 
     keep.__name__ = subject.name
     compiled = subject.compile(function, backend=Backend(forward, backward), partition=keep, dynamic=dynamic)
-    output = compiled(*args)
-    roots = [t for t in (output if isinstance(output, tuple) else (output,)) if t.requires_grad]
-    wanted = [a for a in args if a.requires_grad]
-    weights = [torch.linspace(0.5, 1.5, t.numel(), device=t.device).reshape(t.shape) for t in roots]
-    torch.autograd.grad(roots, wanted, weights, allow_unused=True)
+    try:
+        output = compiled(*args)
+        roots = [t for t in (output if isinstance(output, tuple) else (output,)) if t.requires_grad]
+        wanted = [a for a in args if a.requires_grad]
+        weights = [torch.linspace(0.5, 1.5, t.numel(), device=t.device).reshape(t.shape) for t in roots]
+        torch.autograd.grad(roots, wanted, weights, allow_unused=True)
+    except CompileError as e:
+        if not found:
+            raise
+        found[0].error = e
     assert len(found) == 1, f"the partitioner was called {len(found)} times for one function"
     return found[0]
 
@@ -125,11 +133,11 @@ RANDOM_FUNCTIONS = [_dropout, _noise]
 
 
 def _splits(subject: Subject, functions: Sequence[Callable[..., Any]] = FUNCTIONS) -> list[Split]:
-    return _cached_splits(subject, subject.partitioner(), tuple(functions))
+    return _cached_splits(subject, cast(Any, subject.partitioner()), tuple(functions))
 
 
 @functools.lru_cache(maxsize=2)
-def _cached_splits(subject: Subject, partition: Partitioner, functions: tuple[Callable[..., Any], ...]) -> list[Split]:
+def _cached_splits(subject: Subject, partition: Any, functions: tuple[Callable[..., Any], ...]) -> list[Split]:
     """By the partitioner itself, since a name may be registered anew."""
     return [split(subject, f, *inputs(subject), dynamic=dynamic) for f in functions for dynamic in (False, True)]
 
@@ -235,6 +243,8 @@ def drawn_in_the_same_order(subject: Subject) -> None:
 
 
 def _joint_results(s: Split) -> list[Any]:
+    if s.error is not None:
+        raise s.error
     return list(Interpreter(s.joint).run(*s.primals, *s.tangents))
 
 

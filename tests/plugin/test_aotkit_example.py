@@ -5,10 +5,10 @@ from aotkit.testing import BackendConformance, PartitionerConformance
 
 class TestInterpret(BackendConformance):
     name = "interpret"
-    expected_failures = {  # noqa: RUF012
-        "boxed/inputs_freed": "torch.fx.Interpreter keeps the arguments of its last run",
-    }
 
 
 class TestSaveAll(PartitionerConformance):
     name = "save_all"
+    expected_failures = {  # noqa: RUF012
+        "random/drawn_once": "torch's default_partition leaves draws in the backward graph whose results nothing reads",
+    }

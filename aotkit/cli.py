@@ -1,6 +1,7 @@
-"""The command line: `python -m aotkit demo`, `bench`, `faults`, `backends`, `partitioners`.
+"""The command line: `python -m aotkit demo`, `bench`, `check`, `faults`, `backends`, `partitioners`.
 
-Exit codes: 0, all well; 1, a compiled function differs from eager, or a planted fault was missed; 2, wrong usage.
+Exit codes: 0, all well; 1, a compiled function differs from eager, a plug-in does not conform, or a planted fault was
+missed; 2, wrong usage; 3, the plug-in to check cannot run here.
 """
 
 import argparse
@@ -23,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _bench_overhead(options)
     if options.command == "faults":
         return _faults(options)
+    if options.command == "check":
+        return _check(options)
     from aotkit.registry import backend_status, partitioner_status
 
     status = backend_status() if options.command == "backends" else partitioner_status()
@@ -38,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     subjects = bench.add_subparsers(dest="subject", required=True, metavar="SUBJECT")
     _add_overhead(subjects.add_parser("overhead", help="what a call costs, next to eager and to torch.compile"))
     _add_faults(commands.add_parser("faults", help="whether the check catches planted faults, next to torch's own"))
+    _add_check(commands.add_parser("check", help="find out whether a backend or partitioner does all it has to"))
     for kind in ("backends", "partitioners"):
         listing = commands.add_parser(kind, help=f"list the {kind}, and why one cannot run here")
         listing.add_argument("--json", action="store_true", help="as JSON")
@@ -98,6 +102,39 @@ def _alarms(options: argparse.Namespace) -> int:
     else:
         print(f"{len(found)} false alarms in {checks} checks.")
     return 1 if found else 0
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="a registered backend or partitioner")
+    parser.add_argument("--kind", choices=("backend", "partitioner"), help="needed if NAME is both")
+    parser.add_argument("--case", default="*", metavar="PATTERN", help="only these; * and ? match; default: all")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _check(options: argparse.Namespace) -> int:
+    import torch
+
+    from aotkit.errors import UnavailableError, UnknownNameError
+    from aotkit.testing.conformance.report import matching, run
+    from aotkit.testing.conformance.requirements import Subject
+    from aotkit.testing.conformance.suites import kind_of, requirements
+
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("torch finds no CUDA device; run without --device cuda", file=sys.stderr)
+        return 2
+    try:
+        kind = options.kind or kind_of(options.name)
+        cases = matching(requirements(kind), options.case)
+        report = run(Subject(kind, options.name, torch.device(options.device)), cases)
+    except UnknownNameError as e:
+        print(e, file=sys.stderr)
+        return 2
+    except UnavailableError as e:
+        print(e, file=sys.stderr)
+        return 3
+    print(json.dumps(report.json(), indent=2) if options.json else report)
+    return 0 if report.passed else 1
 
 
 def _bench_overhead(options: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ class AotkitError(Exception):
 
 
 class UnknownNameError(AotkitError, LookupError):
-    """No backend or partitioner is registered under this name."""
+    """No backend or partitioner is registered under this name, or no conformance case has it."""
 
 
 class DuplicateNameError(AotkitError, ValueError):

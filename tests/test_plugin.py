@@ -59,3 +59,14 @@ def test_the_shared_matrix_picks_them_up_unasked(run_with_plugin):
     ).splitlines()
     assert [i for i in ids if "interpret" in i]
     assert [i for i in ids if "save_all" in i]
+
+
+def test_its_own_tests_pass(run_with_plugin):
+    file = "tests/plugin/test_aotkit_example.py"
+    last = run_with_plugin("-m", "pytest", "-q", "-p", "no:cacheprovider", file, "-k", "boxed or cut or random")
+    assert "1 xfailed" in last
+    assert "passed" in last
+
+
+def test_check_examines_it(run_with_plugin):
+    assert "interpret: 1 passed" in run_with_plugin("-m", "aotkit", "check", "interpret", "--case", "sizes/one")

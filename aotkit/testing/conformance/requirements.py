@@ -1,0 +1,101 @@
+"""A requirement: something that a plug-in has to do, under a name, and the function that finds out whether it does."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+import aotkit
+from aotkit.interfaces import Backend, Partitioner
+from aotkit.registry import name_of
+from aotkit.testing.case import Case
+
+Kind = Literal["backend", "partitioner"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The plug-in that is examined.
+
+    Attributes:
+        spec: its name, or the object itself.
+        device: where the inputs are.
+    """
+
+    kind: Kind
+    spec: Any
+    device: torch.device
+
+    @property
+    def name(self) -> str:
+        return name_of(self.spec)
+
+    def backend(self) -> Backend:
+        """The backend.
+
+        Raises:
+            UnavailableError: it cannot run here.
+        """
+        return aotkit.get_backend(self.spec)
+
+    def partitioner(self) -> Partitioner:
+        """The partitioner.
+
+        Raises:
+            UnavailableError: it cannot run here.
+        """
+        return aotkit.get_partitioner(self.spec)
+
+    def require_available(self) -> None:
+        """Raise UnavailableError if it cannot run here."""
+        _ = self.backend() if self.kind == "backend" else self.partitioner()
+
+    def compile(self, fn: Any, **options: Any) -> Any:
+        """`aotkit.compile` with this plug-in, without its check: what is wrong shall reach the requirement."""
+        defaults = (
+            {"backend": self.spec, "partition": "default"}
+            if self.kind == "backend"
+            else {"backend": "nop", "partition": self.spec}
+        )
+        return aotkit.compile(fn, **{"check": False, **defaults, **options})
+
+
+Check = Callable[[Subject], None]
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One thing that a plug-in has to do.
+
+    Attributes:
+        name: `group/name`, such as `layout/transposed`.
+        says: what is required, in a sentence.
+        check: returns if the plug-in does it, else raises.
+    """
+
+    name: str
+    says: str
+    check: Check
+
+
+class Requirements(list[Requirement]):
+    """The requirements of one group."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__()
+        self.group = group
+
+    def __call__(self, check: Check) -> Check:
+        """Decorator: make a requirement of a function; its name is the name, its docstring says what is required."""
+        self.append(Requirement(f"{self.group}/{check.__name__}", (check.__doc__ or "").strip(), check))
+        return check
+
+    def add_cases(self, says: str, cases: Iterable[Case], compare: Callable[[Subject, Case], None]) -> None:
+        """One requirement for each function: what `compare` asks of it."""
+        for case in cases:
+            self.append(Requirement(f"{self.group}/{case.name}", says, _on(case, compare)))
+
+
+def _on(case: Case, compare: Callable[[Subject, Case], None]) -> Check:
+    return lambda subject: compare(subject, case)

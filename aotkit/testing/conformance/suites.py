@@ -1,0 +1,52 @@
+"""All requirements on backends, and all on partitioners."""
+
+import aotkit
+from aotkit.errors import UnknownNameError
+from aotkit.testing.conformance import calls, contract, errors, operators, partitioning, values
+from aotkit.testing.conformance.requirements import Kind, Requirement, Requirements
+
+SUITES: dict[Kind, list[Requirements]] = {
+    "backend": [
+        contract.CONTRACT,
+        *calls.CALLS,
+        errors.ERRORS,
+        values.GRADIENT,
+        values.LAYOUT,
+        values.SIZE,
+        values.DTYPE,
+        operators.OPERATORS,
+        values.ZOO,
+    ],
+    "partitioner": [
+        partitioning.CUT,
+        partitioning.RANDOM,
+        *calls.CALLS,
+        values.BACKENDS,
+        values.GRADIENT,
+        values.SIZE,
+        values.DTYPE,
+        values.FUNCTIONS,
+    ],
+}
+
+
+def requirements(kind: Kind) -> list[Requirement]:
+    """The requirements on one kind of plug-in."""
+    return [r for group in SUITES[kind] for r in group]
+
+
+def kind_of(name: str) -> Kind:
+    """What kind of plug-in is registered under a name.
+
+    Raises:
+        UnknownNameError: none, or one of each.
+    """
+    names: dict[Kind, list[str]] = {"backend": aotkit.list_backends(), "partitioner": aotkit.list_partitioners()}
+    match [kind for kind, known in names.items() if name in known]:
+        case [kind]:
+            return kind
+        case []:
+            known = "; ".join(f"{kind}s: {', '.join(names)}" for kind, names in names.items())
+            raise UnknownNameError(f"no backend or partitioner is named {name!r}. Registered {known}.")
+        case _:
+            raise UnknownNameError(f"{name!r} is a backend and a partitioner: choose one with --kind.")

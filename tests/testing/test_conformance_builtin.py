@@ -1,0 +1,40 @@
+"""aotkit's own backends and partitioners conform: parts of the suites here, the whole of them by `pytest -m sweep`."""
+
+import pytest
+import torch
+
+import aotkit
+from aotkit.testing.conformance.report import matching, run
+from aotkit.testing.conformance.requirements import Subject
+from aotkit.testing.conformance.suites import requirements
+
+NAMES = [
+    *(("backend", name) for name in aotkit.list_backends()),
+    *(("partitioner", name) for name in aotkit.list_partitioners()),
+]
+EVERY_TIME = {
+    "nop": ["contract/*", "reuse/*", "boxed/*", "threads/*", "errors/*", "layout/*"],
+    "default": ["cut/*", "random/*"],
+    "nx_min_cut": ["cut/*", "random/*"],
+}
+
+
+def conforms(kind, name, pattern):
+    subject = Subject(kind, name, torch.device("cpu"))
+    try:
+        subject.require_available()
+    except aotkit.UnavailableError as e:
+        pytest.skip(str(e))
+    report = run(subject, matching(requirements(kind), pattern))
+    assert report.passed, report
+
+
+@pytest.mark.parametrize(("name", "pattern"), [(name, p) for name, patterns in EVERY_TIME.items() for p in patterns])
+def test_conforms_in(name, pattern):
+    conforms("backend" if name in aotkit.list_backends() else "partitioner", name, pattern)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("kind", "name"), NAMES)
+def test_conforms(kind, name):
+    conforms(kind, name, "*")

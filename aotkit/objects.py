@@ -21,6 +21,8 @@ import torch
 
 # Code of these packages computes from its arguments alone, as far as a graph is concerned.
 TRUSTED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "functorch", "numpy", "aotkit"}
+# Functions to compile that come with aotkit are written as users write them.
+USER_CODE = "aotkit.testing."
 
 # Objects of the standard library that are nothing but their attributes.
 RECORDS = (
@@ -42,20 +44,24 @@ CHANGEABLE = (
 )  # fmt: skip
 
 
-def package_of(obj: Any) -> str:
-    """The top-level package, or `aotkit.testing`, in which a class, function or module is defined."""
+def module_of(obj: Any) -> str:
+    """The name of the module in which a class or function is defined, or that a module has."""
     if isinstance(obj, types.FunctionType):  # `functools.wraps` copies another function's `__module__`
         module = obj.__globals__.get("__name__")
     else:
         module = obj.__name__ if isinstance(obj, types.ModuleType) else getattr(obj, "__module__", None)
-    name = str(module or "__main__")
-    # What aotkit.testing compiles stands for a user's functions.
-    return "aotkit.testing" if name.startswith("aotkit.testing.") else name.partition(".")[0]
+    return str(module or "__main__")
+
+
+def package_of(obj: Any) -> str:
+    """The top-level package in which a class, function or module is defined."""
+    return module_of(obj).partition(".")[0]
 
 
 def is_trusted(obj: Any) -> bool:
     """Whether a class, function or module is not the user's."""
-    return package_of(obj) in TRUSTED
+    module = module_of(obj)
+    return module.partition(".")[0] in TRUSTED and not module.startswith(USER_CODE)
 
 
 def is_inert(value: Any) -> bool:

@@ -70,7 +70,7 @@ def _run_on_copies(
     # The caller's hooks are for the tensors that the real call saves; a function may leave another gradient mode.
     with (
         random_state(),
-        _unmoved(generators),
+        unmoved(generators),
         torch.set_grad_enabled(torch.is_grad_enabled()),
         without_saved_tensor_hooks(),
     ):
@@ -92,7 +92,8 @@ def _run_on_copies(
 
 
 @contextmanager
-def _unmoved(generators: Sequence[torch.Generator]) -> Iterator[None]:
+def unmoved(generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """Put random generators back, at the end, into the states that they had at the start."""
     states = [g.get_state() for g in generators]
     try:
         yield

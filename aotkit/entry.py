@@ -16,7 +16,7 @@ from aotkit.arguments import Arguments, is_size
 from aotkit.captures import Walk
 from aotkit.checker import CheckReport
 from aotkit.constants import is_constant
-from aotkit.copies import Outcome, run_on_copies
+from aotkit.copies import Outcome, run_on_copies, unmoved
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError
 from aotkit.inspection import recording_source, user_line
 from aotkit.recipe import Recipe
@@ -132,7 +132,8 @@ class Entry:
             def attempt(other: Recipe) -> CheckReport:
                 return Entry(other, signature, ran_in_eager=True).compare(other, signature, want)
 
-            self.report.culprit = culprit.find(recipe, attempt)
+            with unmoved(signature.generators):
+                self.report.culprit = culprit.find(recipe, attempt)
         checker.raise_if_different(self.report)
 
     def compare(self, recipe: Recipe, signature: Signature, want: Outcome) -> CheckReport:

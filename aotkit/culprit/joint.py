@@ -87,8 +87,9 @@ def _wrong_cut(parts: Mapping[str, Part], keeper: _JointKeeper) -> Culprit:
 
     with aot.random_state(), aot.without_autocast(), torch.no_grad():
         aot.set_random_states(forward.random)
-        want = run_on_copies(whole, inputs)
-        report = checker.check("the cut", names, cut, whole, inputs, want)
+        generators = list(aot.generators_of(joint))
+        want = run_on_copies(whole, inputs, generators)
+        report = checker.check("the cut", names, cut, whole, inputs, want, generators)
     named = {f"output {i}": node for i, node in enumerate(nodes)}
     wrong = [(named[c.what], c.problem) for c in report.comparisons if c.problem and c.what in named]
     return _described(*wrong[0]) if wrong else Culprit("partition")

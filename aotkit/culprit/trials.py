@@ -88,8 +88,8 @@ class Trials:
         reference = Reference(self.part.gm, self.part.inputs, nodes)
         with aot.random_state(), aot.without_autocast(), torch.no_grad():
             aot.set_random_states(self.part.random)
-            _, inputs = copy_inputs(self.part.inputs)
-            reference.run(*inputs)
+            generators = list(aot.generators_of(self.part.gm))
+            run_on_copies(lambda tensors: reference.run(*tensors), self.part.inputs, generators)
             return [copy_inputs([reference.values[n]])[1][0] for n in nodes]
 
 
@@ -104,10 +104,11 @@ def replay(gm: GraphModule, inputs: Sequence[Tensor], compiler: GraphCompiler) -
 
     names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
     with torch.no_grad(), aot.without_autocast():
-        want = run_on_copies(reference, inputs)
+        generators = list(aot.generators_of(gm))
+        want = run_on_copies(reference, inputs, generators)
         run = aot.compile_alone(compiler, aot.copy_graph(gm), inputs)
 
         def compiled(tensors: list[Tensor]) -> Any:
             return list(run(tensors) if getattr(run, "_boxed_call", False) else run(*tensors))
 
-        return checker.check("the compiled graph", names, compiled, reference, inputs, want)
+        return checker.check("the compiled graph", names, compiled, reference, inputs, want, generators)

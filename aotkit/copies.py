@@ -98,7 +98,7 @@ def _run_on_copies(
     # The caller's hooks are for the tensors that the real call saves; a function may leave another gradient mode.
     with (
         random_state(),
-        _unmoved(plan.generators),
+        unmoved(plan.generators),
         torch.set_grad_enabled(torch.is_grad_enabled()),
         without_saved_tensor_hooks(),
     ):
@@ -129,7 +129,8 @@ def _in_places(gradients: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> 
 
 
 @contextmanager
-def _unmoved(generators: Sequence[torch.Generator]) -> Iterator[None]:
+def unmoved(generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """Put random generators back, at the end, into the states that they had at the start."""
     states = [g.get_state() for g in generators]
     try:
         yield

@@ -16,7 +16,7 @@ from aotkit.arguments import Arguments, is_size
 from aotkit.captures import Walk
 from aotkit.comparison import CheckReport
 from aotkit.constants import is_constant
-from aotkit.copies import Outcome, Plan, at_once, run_on_copies
+from aotkit.copies import Outcome, Plan, at_once, run_on_copies, unmoved
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError
 from aotkit.inspection import recording_source, user_line
 from aotkit.recipe import Recipe
@@ -140,7 +140,8 @@ class Entry:
                 entry = Entry(other, signature, ran_in_eager=True)
                 return entry.compare(other, signature, outcome_in_eager(signature))
 
-            self.report.culprit = culprit.find(recipe, attempt)
+            with unmoved(signature.generators):
+                self.report.culprit = culprit.find(recipe, attempt)
         checker.raise_if_different(self.report)
 
     def compare(self, recipe: Recipe, signature: Signature, want: Outcome) -> CheckReport:

@@ -59,7 +59,7 @@ def _in_part(recipe: Recipe, part: Part) -> Culprit:
     end, wrong = found
     kept, trial = smallest(trials, steps[:end], wrong)
     # Several operations are also wrong together where the compiler mixes up what they return.
-    if len(kept) > 1 and (none := trials.piece([], live_values(part.gm, nodes_of(kept)))) is not None:
+    if len(kept) > 1 and trials.left and (none := trials.piece([], live_values(part.gm, nodes_of(kept)))) is not None:
         return _culprit(recipe, trials, part.gm.graph.output_node(), none)
     return _culprit(recipe, trials, kept[-1][0], trial)
 

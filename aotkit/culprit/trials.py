@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from aotkit import aot, checker
 from aotkit.comparison import CheckReport
-from aotkit.copies import at_once, run_on_copies
+from aotkit.copies import Plan, at_once, run_on_copies
 from aotkit.culprit.parts import Part
 from aotkit.culprit.reference import Reference
 from aotkit.culprit.result import NotFound
@@ -88,8 +88,8 @@ class Trials:
         reference = Reference(self.part.gm, self.part.inputs, nodes)
         with aot.random_state(), aot.without_autocast(), torch.no_grad():
             aot.set_random_states(self.part.random)
-            _, inputs = copy_inputs(self.part.inputs)
-            reference.run(*inputs)
+            plan = Plan(list(aot.generators_of(self.part.gm)))
+            run_on_copies(at_once(lambda tensors: reference.run(*tensors)), self.part.inputs, plan)
             return [copy_inputs([reference.values[n]])[1][0] for n in nodes]
 
 
@@ -104,10 +104,12 @@ def replay(gm: GraphModule, inputs: Sequence[Tensor], compiler: GraphCompiler) -
 
     names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
     with torch.no_grad(), aot.without_autocast():
-        want = run_on_copies(at_once(reference), inputs)
+        generators = list(aot.generators_of(gm))
+        want = run_on_copies(at_once(reference), inputs, Plan(generators))
         run = aot.compile_alone(compiler, aot.copy_graph(gm), inputs)
 
         def compiled(tensors: list[Tensor]) -> Any:
             return list(run(tensors) if getattr(run, "_boxed_call", False) else run(*tensors))
 
-        return checker.check("the compiled graph", names, at_once(compiled), at_once(reference), inputs, want)
+        runs = at_once(compiled), at_once(reference)
+        return checker.check("the compiled graph", names, *runs, inputs, want, generators)

@@ -92,6 +92,18 @@ def test_sizes_that_are_left_open():
     assert (culprit.part, culprit.operator) == ("forward graph", "aten.cos.default")
 
 
+def test_a_function_with_a_generator_of_its_own():
+    generator = torch.Generator().manual_seed(1)
+
+    def fn(x):
+        return (x * torch.rand(4, generator=generator)).cos().exp()
+
+    wrong = faults.compiler(calls(aten.cos.default), faults.other_operator)
+    state = generator.get_state()
+    assert culprit_of(fn, torch.randn(4), backend=wrong).operator == "aten.cos.default"
+    assert torch.equal(generator.get_state(), state)
+
+
 def test_a_fault_of_two_operations_together():
     """A multiplication whose only reader is an addition is fused with that, and then adds twice."""
 

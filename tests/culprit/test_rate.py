@@ -13,6 +13,7 @@ CPU = torch.device("cpu")
 # Of single-node faults: named rightly; reproduced by a script of few operations.
 LEAST_RATE = 0.95
 MOST_OPERATIONS = 5
+FAULTS_EACH = 3
 
 
 def random_faults(seed):
@@ -24,9 +25,11 @@ def random_faults(seed):
         fn, args = case.build(CPU), case.inputs(zoo.Inputs(CPU, 0))
         graphs = aotkit.compile(fn, backend="nop", check=False).graphs(*args)
         parts = [("forward graph", graphs.forward), ("backward graph", graphs.backward)]
-        part, gm = chosen.choice([(name, gm) for name, gm in parts if gm is not None and faults.operations(gm)])
-        node = chosen.choice(faults.operations(gm))
-        yield fn, case.inputs(zoo.Inputs(CPU, 0)), part, node.name, chosen.choice(faults.FAULTS)
+        parts = [(name, gm) for name, gm in parts if gm is not None and faults.operations(gm)]
+        for _ in range(FAULTS_EACH):
+            part, gm = chosen.choice(parts)
+            node, fault = chosen.choice(faults.operations(gm)), chosen.choice(faults.FAULTS)
+            yield fn, case.inputs(zoo.Inputs(CPU, 0)), part, node.name, fault
 
 
 def measure(seed, count):

@@ -4,6 +4,7 @@ Outputs, gradients and mutated inputs, which outputs share memory, and the state
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +69,7 @@ def check(
     tensors: Sequence[Tensor],
     want: Outcome,
     generators: Sequence[torch.Generator] = (),
+    randomness: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> CheckReport:
     """Run `compiled` on copies of `tensors` and compare.
 
@@ -76,12 +78,13 @@ def check(
         names: one for each tensor.
         want: eager's outcome for the same tensors.
         generators: random generators that the function draws from, besides torch's own.
+        randomness: what `eager` runs under.
     """
     got = run_on_copies(compiled, tensors, generators)
     report = compare(subject, names, got, want)
     # Only what differs by a number can be rounding; nothing excuses the rest.
     if not report.passed and all(c.error for c in report.comparisons if c.problem):
-        excuses = Excuses(eager, tensors, want, generators)
+        excuses = Excuses(eager, tensors, want, generators, randomness)
         if excuses.usable:
             _excuse_rounding(report, names, got, want, excuses)
     return report

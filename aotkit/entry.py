@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from aotkit.constants import is_constant
 from aotkit.copies import Outcome, run_on_copies
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError
 from aotkit.inspection import recording_source, user_line
+from aotkit.random import Draws, SeedNeeded, new_seed
 from aotkit.recipe import Recipe
 from aotkit.substitution import substituted
 
@@ -31,6 +32,7 @@ class Signature:
         tensors: all tensors, arguments first.
         names: one for each.
         generators: random generators that the function draws from, besides torch's own.
+        seeded: whether a seed follows the tensors as one more input, since the function draws shared random numbers.
     """
 
     def __init__(self, recipe: Recipe, arguments: Arguments, walk: Walk, names: Sequence[str]) -> None:
@@ -41,6 +43,8 @@ class Signature:
         self.tensors = [*arguments.tensors, *self.captured]
         self.names = [*names, *(name for name, _ in walk.tensors.values())]
         self.generators = walk.generators
+        self.seeded = False
+        self._shares_random = recipe.random == "shared"
         self.static = [False] * len(arguments.tensors) + [True] * len(self.captured)
 
     def run(self, doing: str, tensors: Sequence[Any]) -> Any:
@@ -61,6 +65,18 @@ class Signature:
                 "not repeat that. Return the new value instead, or use capture='dynamo'."
             )
         return outputs
+
+    def randomness(self, seed: Tensor | None = None) -> AbstractContextManager[Any]:
+        """What the function runs under, so that it draws its random numbers from a seed: a new one, if none is given.
+
+        Raises:
+            SeedNeeded: it draws, but is not seeded.
+        """
+        if not self._shares_random:
+            return nullcontext()
+        if seed is None and self.seeded:
+            seed = new_seed()
+        return aot.SharedRandom(Draws(seed))  # type: ignore[no-untyped-call]
 
     def _stand_ins(self, tensors: Sequence[Any]) -> list[Any]:
         """The tensors to run with: one for each input that is one tensor, parameters where parameters are."""
@@ -89,14 +105,15 @@ class Entry:
         reads = aot.TensorReads()
 
         def flat(*tensors: Any) -> list[Any]:
-            with recording_source(), reads, aot.no_other_randomness(recipe.name):
+            tensors, seeds = tensors[: len(signature.tensors)], tensors[len(signature.tensors) :]
+            with recording_source(), reads, aot.no_other_randomness(recipe.name), signature.randomness(*seeds):
                 reads.inputs = {id(t) for t in tensors}
                 return outputs.flatten(signature.run("traced", tensors))
 
         with _explained(recipe, signature, ran_in_eager), aot.random_state():
-            compiled = aot.trace(
-                flat, signature.tensors, signature.static, dynamic=recipe.dynamic, **pipeline.keywords()
-            )
+            inputs = [*signature.tensors, *([new_seed()] if signature.seeded else ())]
+            static = [*signature.static, True][: len(inputs)]
+            compiled = aot.trace(flat, inputs, static, dynamic=recipe.dynamic, **pipeline.keywords())
         if (reason := aot.why_eager_outputs(compiled.metadata)) is not None:
             raise EagerOnly(reason)
         assert pipeline.graphs is not None  # AOTAutograd always compiles a forward graph
@@ -106,13 +123,12 @@ class Entry:
                 f"{recipe.name!r} draws from {len(foreign)} random generators that it makes itself; a graph would go "
                 "on with the same one. Make them outside, or draw from torch's own."
             )
-        self.graphs.input_names = tuple(signature.names)
+        self.graphs.input_names = (*signature.names, "seed")[: len(inputs)]
         self.report: CheckReport | None = None
         is_open = [recipe.dynamic and not static for static in signature.static]
         self.accepts = _validity(signature.tensors, is_open, compiled, reads.offsets)
-        inputs = len(signature.tensors)
-        self.way_in = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, inputs, recipe.name)
-        self._run = self.way_in.call
+        self.way_in = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, len(inputs), recipe.name)
+        self._run = _with_seed(self.way_in.call) if signature.seeded else self.way_in.call
         self._rebuild = outputs.rebuilder()
 
     def run(self, tensors: list[Tensor]) -> Any:
@@ -127,7 +143,9 @@ class Entry:
         """
         eager = functools.partial(signature.run, "run in float64")
         tensors, generators = signature.tensors, signature.generators
-        self.report = checker.check(recipe.subject, signature.names, self.run, eager, tensors, want, generators)
+        self.report = checker.check(
+            recipe.subject, signature.names, self.run, eager, tensors, want, generators, signature.randomness
+        )
         checker.raise_if_different(self.report)
 
 
@@ -150,12 +168,22 @@ def new_entry(recipe: Recipe, signature: Signature, want: Outcome | None) -> Ent
         entry = Entry(recipe, signature, ran_in_eager=want is not None)
         if want is not None:
             entry.check(recipe, signature, want)
+    except SeedNeeded:
+        signature.seeded = True
+        return new_entry(recipe, signature, None if want is None else outcome_in_eager(signature))
     except AotkitError:
         if not recipe.dynamic:
             raise
         # Perhaps because of the sizes that were left open.
         return new_entry(dataclasses.replace(recipe, dynamic=False), signature, want)
     return entry
+
+
+def _with_seed(run: Callable[[list[Tensor]], Sequence[Any]]) -> Callable[[list[Tensor]], Sequence[Any]]:
+    def call(tensors: list[Tensor]) -> Sequence[Any]:
+        return run([*tensors, new_seed()])
+
+    return call
 
 
 def _validity(
@@ -267,9 +295,16 @@ def outcome_in_eager(signature: Signature) -> Any:
     Raises:
         OwnError: the function raises.
     """
-    run = functools.partial(signature.run, "run on copies of its inputs")
+
+    def run(copies: list[Tensor]) -> Any:
+        with signature.randomness():
+            return signature.run("run on copies of its inputs", copies)
+
     try:
         return run_on_copies(run, signature.tensors, signature.generators)
+    except SeedNeeded:
+        signature.seeded = True
+        return outcome_in_eager(signature)
     except AotkitError:
         raise
     except Exception as e:

@@ -1,6 +1,7 @@
 """What counts as equal: how far rounding may move a value, by its size and by how eager's rounding moves it."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -51,13 +52,20 @@ class Excuses:
             random numbers then.
     """
 
-    def __init__(self, eager: Run, tensors: Sequence[Tensor], want: Outcome, generators: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        eager: Run,
+        tensors: Sequence[Tensor],
+        want: Outcome,
+        generators: Sequence[Any],
+        randomness: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
         self.usable = False
         kinds = [t.dtype for t in tensors if t.is_floating_point()]
 
         def run(inputs: Sequence[Tensor]) -> Outcome:
             def same_draws(copies: list[Tensor]) -> Any:
-                with SameDraws(kinds[0] if kinds else torch.get_default_dtype()):
+                with randomness(), SameDraws(kinds[0] if kinds else torch.get_default_dtype()):
                     return eager(copies)
 
             return run_on_copies(same_draws if want.draws else eager, inputs, generators)

@@ -76,7 +76,7 @@ class Signature:
             return nullcontext()
         if seed is None and self.seeded:
             seed = new_seed()
-        return aot.SharedRandom(Draws(seed))  # type: ignore[no-untyped-call]
+        return aot.SharedRandom(Draws(seed))
 
     def _stand_ins(self, tensors: Sequence[Any]) -> list[Any]:
         """The tensors to run with: one for each input that is one tensor, parameters where parameters are."""

@@ -90,7 +90,7 @@ def _factory(fill: Fill) -> Any:
     def new(
         draws: Draws, size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
         generator: Any = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Any:  # fmt: skip
         dtype = dtype or torch.get_default_dtype()
         if pin_memory or layout not in (None, torch.strided) or not _is_drawn(dtype):
             return NotImplemented
@@ -100,7 +100,7 @@ def _factory(fill: Fill) -> Any:
 
 
 def _factory_like(fill: Fill) -> Any:
-    def new(draws: Draws, like: Tensor, *, generator: Any = None, **options: Any) -> Tensor:
+    def new(draws: Draws, like: Tensor, *, generator: Any = None, **options: Any) -> Any:
         dtype = options.get("dtype") or like.dtype
         if options.get("pin_memory") or not _is_strided(like, options) or not _is_drawn(dtype):
             return NotImplemented
@@ -119,10 +119,7 @@ def _is_strided(like: Tensor, options: dict[str, Any]) -> bool:
 
 
 def _device(device: Any) -> torch.device:
-    device = torch.get_default_device() if device is None else torch.device(device)
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
+    return torch.get_default_device() if device is None else torch.device(device)
 
 
 def _in_place(values: Callable[..., Any]) -> Any:
@@ -146,7 +143,7 @@ def _functional(values: Callable[..., Any]) -> Any:
 
 
 def _uniform_values(draws: Draws, self: Tensor, start: float = 0.0, end: float = 1.0) -> Any:
-    if self.dtype not in BITS and self.dtype is not torch.float64 or not start <= end:
+    if (self.dtype not in BITS and self.dtype is not torch.float64) or not start <= end:
         return NotImplemented
     return _uniform(draws, self.shape, self.dtype, self.device) * (end - start) + start
 
@@ -251,7 +248,7 @@ def _normal_of(draws: Draws, mean: Any, std: Any = 1.0, **options: Any) -> Any:
     tensors = [t for t in (mean, std) if isinstance(t, Tensor)]
     if not all(_is_drawn(t.dtype) and not t.is_complex() for t in tensors):
         return NotImplemented
-    shape = torch.broadcast_shapes(*(t.shape for t in tensors))
+    shape = torch.broadcast_shapes(*(t.shape for t in tensors))  # type: ignore[no-untyped-call]
     dtype = tensors[0].dtype
     return (_normal(draws, shape, dtype, tensors[0].device) * std + mean).to(dtype)
 

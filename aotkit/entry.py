@@ -126,7 +126,7 @@ class Entry:
         self.graphs.input_names = (*signature.names, "seed")[: len(inputs)]
         self.report: CheckReport | None = None
         is_open = [recipe.dynamic and not static for static in signature.static]
-        self.accepts = _validity(signature.tensors, is_open, compiled, reads.offsets)
+        self.accepts = _validity(signature.tensors, is_open, compiled, reads.offsets, inputs[len(is_open) :])
         self.way_in = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, len(inputs), recipe.name)
         self._run = _with_seed(self.way_in.call) if signature.seeded else self.way_in.call
         self._rebuild = outputs.rebuilder()
@@ -187,21 +187,26 @@ def _with_seed(run: Callable[[list[Tensor]], Sequence[Any]]) -> Callable[[list[T
 
 
 def _validity(
-    tensors: Sequence[Tensor], is_open: Sequence[bool], compiled: aot.Compiled, offsets: bool
+    tensors: Sequence[Tensor],
+    is_open: Sequence[bool],
+    compiled: aot.Compiled,
+    offsets: bool,
+    seed: Sequence[Tensor],
 ) -> Callable[..., bool]:
     """A function that tells whether a compilation for `tensors` is valid for its arguments.
 
     Args:
         is_open: for each tensor whether its sizes and strides may be others, within `compiled.guard`.
         offsets: whether it matters where in its storage each begins.
+        seed: what else was traced.
     """
     check = aot.tensor_guard(tensors, is_open)
     guard = compiled.guard
     shared = aot.memory_pattern(tensors, offsets)
     if not shared and not compiled.mutated:
-        return check if guard is None else lambda *others: check(*others) and guard(others)
+        return check if guard is None else lambda *others: check(*others) and guard((*others, *seed))
     return lambda *others: (
-        check(*others) and aot.memory_pattern(others, offsets) == shared and (guard is None or guard(others))
+        check(*others) and aot.memory_pattern(others, offsets) == shared and (guard is None or guard((*others, *seed)))
     )
 
 

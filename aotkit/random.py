@@ -67,9 +67,9 @@ def new_seed() -> Tensor:
 def key(seed: Tensor, number: int) -> tuple[Tensor, Tensor]:
     """Two 0-dimensional int32 tensors that depend on all bits of the seed and of the number."""
     z = seed + _signed(_GOLDEN * (number + 1), 64)
-    z = (z ^ _shifted(z, 30, 64)) * _signed(_KEY_MULTIPLIERS[0], 64)
-    z = (z ^ _shifted(z, 27, 64)) * _signed(_KEY_MULTIPLIERS[1], 64)
-    z = z ^ _shifted(z, 31, 64)
+    z = (z ^ shifted(z, 30, 64)) * _signed(_KEY_MULTIPLIERS[0], 64)
+    z = (z ^ shifted(z, 27, 64)) * _signed(_KEY_MULTIPLIERS[1], 64)
+    z = z ^ shifted(z, 31, 64)
     return z.to(torch.int32), (z >> 32).to(torch.int32)
 
 
@@ -79,20 +79,20 @@ def hashed(index: Tensor, low_key: Tensor, high_key: Tensor) -> Tensor:
         high_key = high_key + (index >> 32).to(torch.int32) * _signed(_GOLDEN, 32)
         index = index.to(torch.int32)
     x = index + low_key
-    x = (x ^ _shifted(x, 17)) * _signed(_MULTIPLIERS[0])
-    x = x ^ _shifted(x, 11)
+    x = (x ^ shifted(x, 17)) * _signed(_MULTIPLIERS[0])
+    x = x ^ shifted(x, 11)
     y = (x ^ high_key) * _signed(_MULTIPLIERS[1])
-    y = (y ^ _shifted(y, 15)) * _signed(_MULTIPLIERS[2])
+    y = (y ^ shifted(y, 15)) * _signed(_MULTIPLIERS[2])
     # A hash that can be undone would give no word twice, where of n random words n^2 / 2^33 come again.
-    return (y ^ _shifted(y, 14)) ^ x
+    return (y ^ shifted(y, 14)) ^ x
 
 
 def _index(count: int, device: torch.device) -> Tensor:
     return torch.arange(count, dtype=torch.int64 if count > LARGEST_INT32 else torch.int32, device=device)
 
 
-def _shifted(x: Tensor, by: int, bits: int = 32) -> Tensor:
-    """Shifted to the right, with zeros coming in: torch repeats the sign."""
+def shifted(x: Tensor, by: int, bits: int = 32) -> Tensor:
+    """A signed integer shifted to the right, with zeros coming in: torch repeats the sign."""
     return (x >> by) & ((1 << (bits - by)) - 1)
 
 

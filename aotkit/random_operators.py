@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.random import Draws
+from aotkit.random import Draws, shifted
 
 aten = torch.ops.aten
 
 # Random bits of a number in [0, 1), as torch has them: as many as there are in the fraction of 0.5, and one.
 BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24}
 INTEGER_BITS = {torch.uint8: 8, torch.int8: 7, torch.int16: 15, torch.int32: 31, torch.int64: 63}
-MOST_BY_PRODUCT = 2**31
+_MASK = 2**32 - 1
 
 
 def _at_least(draws: Draws, like: Tensor, probability: float) -> Tensor:
@@ -63,12 +63,14 @@ def _normal(draws: Draws, shape: Any, dtype: torch.dtype, device: Any) -> Tensor
 
 
 def _integers(draws: Draws, shape: Any, count: int, device: Any) -> Tensor:
-    """int64, in [0, count). A value's probability is off by at most 2^-63, or relatively by `count` / 2^63."""
-    high, low = (word.long() & 0xFFFFFFFF for word in draws.next(shape, device, 2))
-    if count <= MOST_BY_PRODUCT:  # the upper half of the product with a 64-bit word
-        return (high * count + (low * count >> 32)) >> 32
-    word = (high & 0x7FFFFFFF) << 32 | low
-    return word if count == 2**63 else word % count
+    """int64, in [0, count): the upper half of the 128-bit product of `count` and a 64-bit word.
+
+    A value's probability is off by less than 2^-64.
+    """
+    high, low = (word.long() & _MASK for word in draws.next(shape, device, 2))
+    upper, lower = count >> 32, count & _MASK
+    middle = low * upper + shifted(low * lower, 32, 64)
+    return high * upper + (middle >> 32) + shifted(high * lower + (middle & _MASK), 32, 64)
 
 
 Fill = Callable[[Draws, Any, torch.dtype, Any], Tensor]
@@ -183,9 +185,15 @@ def _random_values(draws: Draws, self: Tensor, start: int | None = None, end: in
     if start is None:
         bits = INTEGER_BITS.get(self.dtype) or {torch.bool: 1}.get(self.dtype) or BITS.get(self.dtype, 53)
         return _integers(draws, self.shape, 2**bits + self.dtype.is_floating_point, self.device)
-    if end is None or not start < end or end - start > 2**63:
+    if end is None or not start < end or end - start > 2**63 or not _holds(self.dtype, start, end - 1):
         return NotImplemented
     return _integers(draws, self.shape, end - start, self.device) + start
+
+
+def _holds(dtype: torch.dtype, *values: int) -> bool:
+    if dtype.is_floating_point:
+        return all(abs(v) <= 2 ** BITS.get(dtype, 53) for v in values)
+    return dtype in INTEGER_BITS and all(torch.iinfo(dtype).min <= v <= torch.iinfo(dtype).max for v in values)
 
 
 def _random_to(draws: Draws, self: Tensor, end: int) -> Any:

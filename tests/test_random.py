@@ -347,3 +347,14 @@ def test_wrong_arguments_raise_as_in_eager(name):
         WRONG[name](INPUT)
     with pytest.raises(eager.type):
         aotkit.compile(WRONG[name], backend="nop")(INPUT)
+
+
+def test_generators_of_ones_own_are_torchs():
+    def fn(x):
+        return x * torch.empty(3).uniform_(generator=generator)
+
+    generator = torch.Generator().manual_seed(4)
+    with SharedRandom(Draws(None)):  # needs no seed
+        got = fn(torch.ones(3))
+    generator.manual_seed(4)
+    assert torch.equal(got, fn(torch.ones(3)))

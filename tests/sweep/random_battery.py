@@ -225,7 +225,8 @@ def avalanche(stream: Stream) -> float:
     index, low, high = (random.integers(0, 2**32, 2**16, dtype=np.uint32) for _ in range(3))
     base, worst = stream(index, low, high), 0.0
     for bit in range(2, 32):  # the lowest choose the word of one of Philox's blocks
-        changed = np.unpackbits((stream(*flipped) ^ base).view(np.uint8).reshape(-1, 4), axis=1).sum(0, dtype=np.int64)
+        words = (stream(index ^ np.uint32(1 << bit), low, high) ^ base).view(np.uint8).reshape(-1, 4)
+        changed = np.unpackbits(words, axis=1).sum(0, dtype=np.int64)
         worst = max(worst, float(np.abs(changed - 2**15).max()) / 2**7)
     return worst
 

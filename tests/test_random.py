@@ -209,10 +209,7 @@ def block(x, w):
     return F.dropout(hidden.softmax(-1), 0.1) @ w
 
 
-@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex operators:UserWarning")
 def test_every_backend_and_partitioner_draws_the_same(backend, partitioner):
-    if backend == "nnc":
-        pytest.skip("nnc fuses CPU code only in PyTorch builds with LLVM")
     same_numbers(block, INPUT, torch.eye(6), backend=backend, partition=partitioner)
 
 
@@ -233,7 +230,13 @@ class Block(nn.Module):
         return x + self.dropout(self.down(F.gelu(self.up(self.norm2(x)))))
 
 
-@pytest.mark.parametrize("backend", ["nop", "inductor"])
+LAYERS = [("nop", p) for p in aotkit.list_partitioners()] + [("inductor", "min_cut")]
+SLOW_LAYERS = [("inductor", p) for p in aotkit.list_partitioners() if p != "min_cut"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "partitioner"), [*LAYERS, *(pytest.param(*case, marks=pytest.mark.sweep) for case in SLOW_LAYERS)]
+)
 def test_a_layer_of_gpt2_in_training_equals_eager_value_for_value(backend, partitioner):
     report = aotkit.check(Block(), torch.randn(2, 5, 16, requires_grad=True), backend=backend, partition=partitioner)
     assert report.passed

@@ -10,7 +10,7 @@ from aotkit.dynamo import CapturedCompiler
 from aotkit.errors import UnavailableError
 from aotkit.interfaces import Graphs, Partitioner
 from aotkit.modules import function_of
-from aotkit.recipe import recipe_of
+from aotkit.recipe import Randomness, recipe_of
 from aotkit.registry import AnyBackend, backend_status
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def check(
     backend: str | AnyBackend = "auto",
     partition: str | Partitioner = "auto",
     capture: Capture = "aot",
+    random: Randomness = "shared",
     **kwargs: Any,
 ) -> CheckReport:
     """Compile `fn` for these inputs and compare outputs, gradients and mutated inputs with eager's.
@@ -52,7 +53,7 @@ def check(
     Raises:
         MismatchError: they differ; its `report` says where.
     """
-    compiled: Any = compile(fn, backend=backend, partition=partition, capture=capture)
+    compiled: Any = compile(fn, backend=backend, partition=partition, capture=capture, random=random)
     return function_of(compiled).report(*args, **kwargs)
 
 

@@ -28,23 +28,22 @@ def check(
     eager: Run,
     tensors: Sequence[Tensor],
     want: Outcome,
-    generators: Sequence[torch.Generator] = (),
+    plan: Plan = Plan(),  # noqa: B008
 ) -> CheckReport:
     """Run `compiled` on copies of `tensors` and compare; if all is well, once more with other values.
 
     Args:
         subject: what was compiled and how, for the report.
         names: one for each tensor.
-        want: eager's outcome for the same tensors; the inputs in it are freed.
-        generators: random generators that the function draws from, besides torch's own.
+        want: eager's outcome for the same tensors and plan; the inputs in it are freed.
+        plan: how eager runs.
     """
-    plan = Plan(generators)
-    got = run_on_copies(compiled, tensors, plan)
+    got = run_on_copies(compiled, tensors, plan.compiled())
     references = References(eager, tensors, want, plan)
     report = CheckReport(subject, _judged(names, got, want, references, exactness=True))
     if report.passed:
         del got, references  # their memory
-        plan = Plan(generators, seed=SECOND_SEED if want.draws else None)
+        plan = replace(plan, seed=SECOND_SEED if want.draws else None)
         for change in (_other_values, _other_inexact_values):
             second = _with_other_values(names, compiled, eager, tensors, replace(plan, change=change))
             if second is not None:
@@ -82,7 +81,7 @@ def _with_other_values(
     except Exception:
         return None
     try:
-        got = run_on_copies(compiled, tensors, replace(plan, twice=True))
+        got = run_on_copies(compiled, tensors, replace(plan.compiled(), twice=True))
     except Exception as e:
         return [Comparison("second run, with other values", problem=f"raises {type(e).__name__}: {e}")]
     references = References(eager, tensors, want, plan)

@@ -26,7 +26,7 @@ from aotkit.family import Families, Found
 from aotkit.guards import ArgumentGuard, GuardSource
 from aotkit.interfaces import Graphs, Partitioner
 from aotkit.methods import BoundFunction
-from aotkit.recipe import recipe_of
+from aotkit.recipe import Randomness, recipe_of
 from aotkit.recompilation import Recompilations, describe
 from aotkit.registry import AnyBackend
 from aotkit.substitution import Progress
@@ -39,12 +39,18 @@ OnError = Literal["raise", "eager"]
 
 
 def options_of(
-    backend: str | AnyBackend, partition: str | Partitioner, check: bool, capture: str, dynamic: bool, on_error: str
+    backend: str | AnyBackend,
+    partition: str | Partitioner,
+    check: bool,
+    capture: str,
+    dynamic: bool,
+    random: str,
+    on_error: str,
 ) -> dict[str, Any]:
     """The keyword arguments of `compile`."""
     return {
         "backend": backend, "partition": partition, "check": check,
-        "capture": capture, "dynamic": dynamic, "on_error": on_error,
+        "capture": capture, "dynamic": dynamic, "random": random, "on_error": on_error,
     }  # fmt: skip
 
 
@@ -66,16 +72,18 @@ class CompiledFunction(Generic[P, R]):
         check: bool,
         capture: Capture,
         dynamic: bool,
+        random: Randomness,
         on_error: OnError,
     ) -> None:
         if not callable(fn):
             raise TypeError(f"compile takes a function or an nn.Module, not {fn!r}.")
         _one_of("capture", capture, ("aot", "dynamo"))
+        _one_of("random", random, ("shared", "torch"))
         _one_of("on_error", on_error, ("raise", "eager"))
         # The attributes of a callable object are its own state; those of a function describe it.
         functools.update_wrapper(self, fn, updated=("__dict__",) if inspect.isroutine(fn) else ())
-        self._options = options_of(backend, partition, check, capture, dynamic, on_error)
-        self._recipe = recipe_of(fn, backend, partition, dynamic)
+        self._options = options_of(backend, partition, check, capture, dynamic, random, on_error)
+        self._recipe = recipe_of(fn, backend, partition, dynamic, random)
         self._check = check
         self._on_error = on_error
         self._parameters = Parameters(fn)

@@ -8,6 +8,7 @@ from torch import nn
 
 from aotkit.compiled_function import Capture, CompiledFunction, OnError, options_of
 from aotkit.interfaces import Partitioner
+from aotkit.recipe import Randomness
 from aotkit.registry import AnyBackend
 
 P = ParamSpec("P")
@@ -25,6 +26,7 @@ def compile(  # type: ignore[overload-overlap]
     check: bool = ...,
     capture: Capture = ...,
     dynamic: bool = ...,
+    random: Randomness = ...,
     on_error: OnError = ...,
 ) -> M: ...
 @overload
@@ -37,6 +39,7 @@ def compile(
     check: bool = ...,
     capture: Capture = ...,
     dynamic: bool = ...,
+    random: Randomness = ...,
     on_error: OnError = ...,
 ) -> "CompiledFunction[P, R]": ...
 @overload
@@ -47,6 +50,7 @@ def compile(
     check: bool = ...,
     capture: Capture = ...,
     dynamic: bool = ...,
+    random: Randomness = ...,
     on_error: OnError = ...,
 ) -> "Callable[[Callable[P, R]], CompiledFunction[P, R]]": ...
 def compile(
@@ -58,6 +62,7 @@ def compile(
     check: bool = True,
     capture: Capture = "aot",
     dynamic: bool = False,
+    random: Randomness = "shared",
     on_error: OnError = "raise",
 ) -> Any:
     """Compile a function or module ahead of time: `compile(fn)`, `@compile` or `@compile(backend="nop")`.
@@ -75,6 +80,11 @@ def compile(
         capture: "aot" traces `fn` directly; "dynamo" lets TorchDynamo capture it first, for functions whose Python
             code depends on the values of tensors.
         dynamic: leave the sizes of arguments open where the function allows it.
+        random: "shared": random operators become arithmetic on one seed for each call, which is drawn from torch's CPU
+            generator. Every backend, and the eager run of the check, then draws the same numbers; they are others
+            than those of uncompiled eager. "torch": torch's own operators and generators, with eager's numbers. So do
+            in either case calls that run eagerly, `capture="dynamo"`, calls with a `generator=` and operators that
+            `aotkit/random_operators.py` does not list.
         on_error: "raise", or "eager": warn and run the function uncompiled.
 
     While a function is compiled, that is in its first call for each kind of input, stand-ins are in the places of the
@@ -85,7 +95,7 @@ def compile(
         UnknownNameError, UnavailableError: the backend or partitioner cannot be had.
         TypeError, ValueError: an argument is none of the above.
     """
-    options = options_of(backend, partition, check, capture, dynamic, on_error)
+    options = options_of(backend, partition, check, capture, dynamic, random, on_error)
     if fn is None:
         return functools.partial(compile, **options)
     if isinstance(fn, nn.Module):

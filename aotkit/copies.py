@@ -54,12 +54,18 @@ class Plan:
         change: gives the inputs other values.
         seed: of torch's generator; None: as it is.
         twice: run backward twice.
+        randomness: what the function runs under, so that it draws the numbers of aotkit's own.
     """
 
     generators: Sequence[torch.Generator] = ()
     change: Change | None = None
     seed: int | None = None
     twice: bool = False
+    randomness: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    def compiled(self) -> "Plan":
+        """The same for a compiled function, which draws its numbers by itself."""
+        return replace(self, randomness=nullcontext)
 
 
 # From inputs to outputs, for as long as these are used: for some functions, more has to be in place for their backward.
@@ -105,7 +111,7 @@ def _run_on_copies(
         if plan.seed is not None:
             torch.manual_seed(plan.seed)
         random, switches = _random(plan.generators), environment()[1:]
-        with run(list(inputs)) as outputs:
+        with plan.randomness(), run(list(inputs)) as outputs:
             if environment()[1:] != switches:
                 raise TraceError(SWITCHED.format("the function"))
             changed = [_changed(x, state) for x, state in zip(inputs, before, strict=True)]

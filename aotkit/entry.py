@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from aotkit.constants import is_constant
 from aotkit.copies import Outcome, Plan, at_once, run_on_copies, unmoved
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError
 from aotkit.inspection import recording_source, user_line
+from aotkit.random import Draws, SeedNeeded, new_seed
 from aotkit.recipe import Recipe
 from aotkit.substitution import substituted
 
@@ -31,6 +32,7 @@ class Signature:
         tensors: all tensors, arguments first.
         names: one for each.
         generators: random generators that the function draws from, besides torch's own.
+        seeded: whether a seed follows the tensors as one more input, since the function draws shared random numbers.
     """
 
     def __init__(self, recipe: Recipe, arguments: Arguments, walk: Walk, names: Sequence[str]) -> None:
@@ -41,6 +43,8 @@ class Signature:
         self.tensors = [*arguments.tensors, *self.captured]
         self.names = [*names, *(name for name, _ in walk.tensors.values())]
         self.generators = walk.generators
+        self.seeded = False
+        self._shares_random = recipe.random == "shared"
         self.static = [False] * len(arguments.tensors) + [True] * len(self.captured)
 
     def run(self, doing: str, tensors: Sequence[Any]) -> Any:
@@ -67,6 +71,22 @@ class Signature:
                     "would not repeat that. Return the new value instead, or use capture='dynamo'."
                 )
             yield outputs
+
+    def plan(self) -> Plan:
+        """How to run the function on copies of its inputs."""
+        return Plan(self.generators, randomness=self.randomness)
+
+    def randomness(self, seed: Tensor | None = None) -> AbstractContextManager[Any]:
+        """What the function runs under, so that it draws its random numbers from a seed: a new one, if none is given.
+
+        Raises:
+            SeedNeeded: it draws, but is not seeded.
+        """
+        if not self._shares_random:
+            return nullcontext()
+        if seed is None and self.seeded:
+            seed = new_seed()
+        return aot.SharedRandom(Draws(seed))
 
     def _stand_ins(self, tensors: Sequence[Any]) -> list[Any]:
         """The tensors to run with: one for each input that is one tensor, parameters where parameters are."""
@@ -95,15 +115,16 @@ class Entry:
         reads = aot.TensorReads()
 
         def flat(*tensors: Any) -> list[Any]:
-            with recording_source(), reads, aot.no_other_randomness(recipe.name):
+            tensors, seeds = tensors[: len(signature.tensors)], tensors[len(signature.tensors) :]
+            with recording_source(), reads, aot.no_other_randomness(recipe.name), signature.randomness(*seeds):
                 reads.inputs = {id(t) for t in tensors}
                 return outputs.flatten(signature.run("traced", tensors))
 
         as_before = torch.set_grad_enabled(torch.is_grad_enabled())  # the function may leave another mode
         with _explained(recipe, signature, ran_in_eager), aot.random_state(), as_before:
-            compiled = aot.trace(
-                flat, signature.tensors, signature.static, dynamic=recipe.dynamic, **pipeline.keywords()
-            )
+            inputs = [*signature.tensors, *([new_seed()] if signature.seeded else ())]
+            static = [*signature.static, True][: len(inputs)]
+            compiled = aot.trace(flat, inputs, static, dynamic=recipe.dynamic, **pipeline.keywords())
         if (reason := aot.why_eager_outputs(compiled.metadata)) is not None:
             raise EagerOnly(reason)
         assert pipeline.graphs is not None  # AOTAutograd always compiles a forward graph
@@ -113,13 +134,12 @@ class Entry:
                 f"{recipe.name!r} draws from {len(foreign)} random generators that it makes itself; a graph would go "
                 "on with the same one. Make them outside, or draw from torch's own."
             )
-        self.graphs.input_names = tuple(signature.names)
+        self.graphs.input_names = (*signature.names, "seed")[: len(inputs)]
         self.report: CheckReport | None = None
         is_open = [recipe.dynamic and not static for static in signature.static]
-        self.accepts = _validity(signature.tensors, is_open, compiled, reads.offsets)
-        inputs = len(signature.tensors)
-        self.way_in = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, inputs, recipe.name)
-        self._run = self.way_in.call
+        self.accepts = _validity(signature.tensors, is_open, compiled, reads.offsets, inputs[len(is_open) :])
+        self.way_in = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, len(inputs), recipe.name)
+        self._run = _with_seed(self.way_in.call) if signature.seeded else self.way_in.call
         self._rebuild = outputs.rebuilder()
 
     def run(self, tensors: list[Tensor]) -> Any:
@@ -146,10 +166,8 @@ class Entry:
 
     def compare(self, recipe: Recipe, signature: Signature, want: Outcome) -> CheckReport:
         """Compare with eager's outcome on copies of the same inputs; frees parts of that."""
-        eager = functools.partial(signature.running, "run for the check")
-        tensors, generators = signature.tensors, signature.generators
-        run = at_once(self.run)
-        return checker.check(recipe.subject, signature.names, run, eager, tensors, want, generators)
+        runs = at_once(self.run), functools.partial(signature.running, "run for the check")
+        return checker.check(recipe.subject, signature.names, *runs, signature.tensors, want, signature.plan())
 
 
 class Failure:
@@ -171,6 +189,9 @@ def new_entry(recipe: Recipe, signature: Signature, want: Outcome | None) -> Ent
         entry = Entry(recipe, signature, ran_in_eager=want is not None)
         if want is not None:
             entry.check(recipe, signature, want)
+    except SeedNeeded:
+        signature.seeded = True
+        return new_entry(recipe, signature, None if want is None else outcome_in_eager(signature))
     except AotkitError:
         if not recipe.dynamic:
             raise
@@ -180,22 +201,34 @@ def new_entry(recipe: Recipe, signature: Signature, want: Outcome | None) -> Ent
     return entry
 
 
+def _with_seed(run: Callable[[list[Tensor]], Sequence[Any]]) -> Callable[[list[Tensor]], Sequence[Any]]:
+    def call(tensors: list[Tensor]) -> Sequence[Any]:
+        return run([*tensors, new_seed()])
+
+    return call
+
+
 def _validity(
-    tensors: Sequence[Tensor], is_open: Sequence[bool], compiled: aot.Compiled, offsets: bool
+    tensors: Sequence[Tensor],
+    is_open: Sequence[bool],
+    compiled: aot.Compiled,
+    offsets: bool,
+    seed: Sequence[Tensor],
 ) -> Callable[..., bool]:
     """A function that tells whether a compilation for `tensors` is valid for its arguments.
 
     Args:
         is_open: for each tensor whether its sizes and strides may be others, within `compiled.guard`.
         offsets: whether it matters where in its storage each begins.
+        seed: what else was traced.
     """
     check = aot.tensor_guard(tensors, is_open)
     guard = compiled.guard
     shared = aot.memory_pattern(tensors, offsets)
     if not shared and not compiled.mutated:
-        return check if guard is None else lambda *others: check(*others) and guard(others)
+        return check if guard is None else lambda *others: check(*others) and guard((*others, *seed))
     return lambda *others: (
-        check(*others) and aot.memory_pattern(others, offsets) == shared and (guard is None or guard(others))
+        check(*others) and aot.memory_pattern(others, offsets) == shared and (guard is None or guard((*others, *seed)))
     )
 
 
@@ -291,7 +324,10 @@ def outcome_in_eager(signature: Signature) -> Any:
     """
     run = functools.partial(signature.running, "run on copies of its inputs")
     try:
-        return run_on_copies(run, signature.tensors, Plan(signature.generators))
+        return run_on_copies(run, signature.tensors, signature.plan())
+    except SeedNeeded:
+        signature.seeded = True
+        return outcome_in_eager(signature)
     except AotkitError:
         raise
     except Exception as e:

@@ -4,11 +4,13 @@ import functools
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from aotkit.interfaces import Backend, Graphs, Partitioner
 from aotkit.pipeline import Pipeline
 from aotkit.registry import AnyBackend, get_backend, get_partitioner, name_of
+
+Randomness = Literal["shared", "torch"]
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,7 @@ class Recipe:
         fn: the function.
         name: what messages call it.
         backend_name, partition_name: what messages call those.
+        random: whose random numbers it draws, see `compile`.
     """
 
     fn: Callable[..., Any]
@@ -28,6 +31,7 @@ class Recipe:
     partition: Partitioner
     partition_name: str
     dynamic: bool
+    random: Randomness
 
     def pipeline(self) -> Pipeline:
         new_graphs = functools.partial(Graphs, name=self.name, backend=self.backend_name, partition=self.partition_name)
@@ -38,7 +42,9 @@ class Recipe:
         return f"{self.name!r} with backend {self.backend_name!r} and partition {self.partition_name!r}"
 
 
-def recipe_of(fn: Any, backend: str | AnyBackend, partition: str | Partitioner, dynamic: bool) -> Recipe:
+def recipe_of(
+    fn: Any, backend: str | AnyBackend, partition: str | Partitioner, dynamic: bool, random: Randomness = "torch"
+) -> Recipe:
     """Resolve the names; what cannot be had fails here, before any tracing."""
     backend = _default_backend() if backend == "auto" else backend
     partition = "min_cut" if partition == "auto" else partition
@@ -50,6 +56,7 @@ def recipe_of(fn: Any, backend: str | AnyBackend, partition: str | Partitioner, 
         partition=get_partitioner(partition),
         partition_name=name_of(partition),
         dynamic=dynamic,
+        random=random,
     )
 
 

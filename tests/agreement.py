@@ -57,7 +57,8 @@ def compare(
         options: of `aotkit.compile`.
     """
     counter = Counter()
-    options = {"backend": counter.backend(), "check": check, **options}
+    # Eager draws from torch's generators.
+    options = {"backend": counter.backend(), "check": check, "random": "torch", **options}
     want = observe(scenario, lambda fn: fn)
     got = observe(scenario, lambda fn: aotkit.compile(fn, **options))
     assert len(got) == len(want)

@@ -116,7 +116,7 @@ def test_other_random_state_afterwards(extra):
         return run
 
     faulty = backend(draws) if extra else aotkit.Backend(keeps)
-    found = refused(F.dropout, torch.randn(4), backend=faulty)
+    found = refused(F.dropout, torch.randn(4), backend=faulty, random="torch")
     assert found == {"random generator": "compiled and eager leave it in different states"}
 
 
@@ -241,7 +241,7 @@ def test_the_same_random_numbers_in_each_call():
         first = {} if state.numel() else None
         return run
 
-    found = refused(lambda x: x * torch.rand(50), torch.randn(50), backend=compile)
+    found = refused(lambda x: x * torch.rand(50), torch.randn(50), backend=compile, random="torch")
     assert list(found) == ["output 0, in a second run with other values"]
 
 
@@ -410,7 +410,7 @@ def unused_permutation(x):
 @pytest.mark.parametrize("backend", ["nop", "inductor"])
 def test_unused_draws_move_the_generator_on(fn, grad, backend, partition):
     x = torch.ones(3, requires_grad=grad)
-    compiled = aotkit.compile(fn, backend=backend, partition=partition)
+    compiled = aotkit.compile(fn, backend=backend, partition=partition, random="torch")
     states = []
     for call in (fn, compiled):
         torch.manual_seed(1)

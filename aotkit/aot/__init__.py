@@ -32,6 +32,7 @@ from aotkit.aot.graphs import (
     sparse_nodes,
 )
 from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
+from aotkit.aot.shared_random import SharedRandom
 from aotkit.aot.tensors import memory_pattern, negated, tensor_guard, tensor_kind, why_eager_tensor
 from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
 from aotkit.aot.tracing import (
@@ -60,6 +61,7 @@ __all__ = [
     "SWITCHES",
     "Compiled",
     "CompiledGraphs",
+    "SharedRandom",
     "TensorReads",
     "boxed",
     "captured_names",

@@ -104,12 +104,12 @@ def replay(gm: GraphModule, inputs: Sequence[Tensor], compiler: GraphCompiler) -
 
     names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
     with torch.no_grad(), aot.without_autocast():
-        generators = list(aot.generators_of(gm))
-        want = run_on_copies(at_once(reference), inputs, Plan(generators))
+        plan = Plan(list(aot.generators_of(gm)))
+        want = run_on_copies(at_once(reference), inputs, plan)
         run = aot.compile_alone(compiler, aot.copy_graph(gm), inputs)
 
         def compiled(tensors: list[Tensor]) -> Any:
             return list(run(tensors) if getattr(run, "_boxed_call", False) else run(*tensors))
 
         runs = at_once(compiled), at_once(reference)
-        return checker.check("the compiled graph", names, *runs, inputs, want, generators)
+        return checker.check("the compiled graph", names, *runs, inputs, want, plan)

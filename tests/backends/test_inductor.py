@@ -19,7 +19,7 @@ def test_dropout_draws_the_mask_that_eager_draws(partition, device):
         return F.dropout(x.sin(), 0.5), F.dropout(x.cos(), 0.2)
 
     x = torch.randn(64, 8, requires_grad=True, device=device)
-    compiled = aotkit.compile(function, backend="inductor", partition=partition)
+    compiled = aotkit.compile(function, backend="inductor", partition=partition, random="torch")
     compiled(x)  # the check of the first call draws too
     for seed in (1, 2):
         runs = []

@@ -1,0 +1,57 @@
+"""Run a function with replacements for its random operators, also where `torch.utils.checkpoint` runs it again."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.utils.checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from aotkit.random import Draws
+from aotkit.random_operators import replacement
+
+
+class SharedRandom(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Random operators draw from `draws`; those without a replacement from torch's generators."""
+
+    def __init__(self, draws: Draws) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.draws = draws
+        _correct_checkpoints()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if (replace := replacement(func, args, kwargs)) is not None:
+            result = replace(self.draws, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return func(*args, **kwargs)
+
+
+@functools.cache
+def _correct_checkpoints() -> None:
+    """What a checkpoint recomputes in the backward pass draws what it drew before.
+
+    torch puts its generators back for that; here the number of draws is put back. It runs outside of the mode.
+    """
+    checkpoint: Any = torch.utils.checkpoint
+    original = checkpoint._checkpoint_without_reentrant_generator
+
+    @functools.wraps(original)
+    def generator(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        active = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, SharedRandom)]
+        return original(_repeated(fn, active[-1].draws) if active else fn, *args, **kwargs)
+
+    checkpoint._checkpoint_without_reentrant_generator = generator
+
+
+def _repeated(fn: Callable[..., Any], draws: Draws) -> Callable[..., Any]:
+    seed, used = draws.seed, draws.used
+
+    def again(*args: Any, **kwargs: Any) -> Any:
+        with SharedRandom(Draws(seed, used)):
+            return fn(*args, **kwargs)
+
+    return again

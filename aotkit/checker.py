@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from aotkit.aot import pytree
-from aotkit.comparison import CheckReport, Comparison, compare
+from aotkit.comparison import CheckReport, Comparison, compare, compare_values
 from aotkit.copies import Outcome, Plan, Run, run_on_copies
 from aotkit.errors import MismatchError
 from aotkit.rounding import References, is_less_exact, is_rounding
@@ -42,10 +42,10 @@ def check(
     references = References(eager, tensors, want, plan)
     report = CheckReport(subject, _judged(names, got, want, references, exactness=True))
     if report.passed:
-        del got, references  # their memory
+        del references  # its memory
         plan = replace(plan, seed=SECOND_SEED if want.draws else None)
         for change in (_other_values, _other_inexact_values):
-            second = _with_other_values(names, compiled, eager, tensors, replace(plan, change=change))
+            second = _with_other_values(names, compiled, eager, tensors, replace(plan, change=change), got)
             if second is not None:
                 report.repeated = True
                 report.comparisons += second
@@ -73,20 +73,50 @@ def _other_inexact_values(values: Tensor) -> Tensor:
 
 
 def _with_other_values(
-    names: Sequence[str], compiled: Run, eager: Run, tensors: Sequence[Tensor], plan: Plan
+    names: Sequence[str], compiled: Run, eager: Run, tensors: Sequence[Tensor], plan: Plan, first: Outcome
 ) -> list[Comparison] | None:
-    """What differs in a second run; None if the function does not take such values."""
+    """What differs in a second run; None if the function does not take such values.
+
+    A third call with the values of the first run comes between its forward and its backward pass: buffers that calls
+    share are overwritten then.
+
+    Args:
+        first: of the compiled function.
+    """
+    third: list[Outcome] = []
+
+    def call_again() -> None:
+        again = Plan(plan.generators, backward=False)
+        third.append(run_on_copies(compiled, tensors, again))
+
+    before = _fingerprint(first)
     try:
         want = run_on_copies(eager, tensors, plan)
     except Exception:
         return None
     try:
-        got = run_on_copies(compiled, tensors, replace(plan.compiled(), twice=True))
+        got = run_on_copies(compiled, tensors, replace(plan.compiled(), twice=True, between=call_again))
     except Exception as e:
         return [Comparison("second run, with other values", problem=f"raises {type(e).__name__}: {e}")]
     references = References(eager, tensors, want, plan)
     judged = _judged(names, got, want, references, exactness=False)
-    return [replace(c, what=f"{c.what}, in a second run with other values") for c in judged if c.problem]
+    found = [replace(c, what=f"{c.what}, in a second run with other values") for c in judged if c.problem]
+    if before != _fingerprint(first):
+        found.append(Comparison("results of the first run", problem="were overwritten by a later call"))
+    return found if want.draws else found + _unlike_first(first, third[0])
+
+
+def _fingerprint(outcome: Outcome) -> list[Any]:
+    """Numbers that change when a result does."""
+    results = [t for t in (*pytree.tree_leaves(outcome.outputs), *(outcome.gradients or ())) if isinstance(t, Tensor)]
+    return [str(t.detach().abs().double().nan_to_num().sum()) for t in results if t.layout is torch.strided]
+
+
+def _unlike_first(first: Outcome, third: Outcome) -> list[Comparison]:
+    """What a call gives for the values of the first run, where that is something else."""
+    pairs = zip(pytree.tree_leaves(first.outputs), pytree.tree_leaves(third.outputs), strict=True)
+    compared = [compare_values(f"output {i}, in a third run as the first", b, a) for i, (a, b) in enumerate(pairs)]
+    return [c for c in compared if c.problem]
 
 
 def _judged(

@@ -75,13 +75,13 @@ def compare(names: Sequence[str], got: Outcome, want: Outcome) -> list[Compariso
         return [Comparison("structure of the output", problem=f"is {got_spec}, eager's is {want_spec}")]
     found = []
     for i, (g, w) in enumerate(zip(got_leaves, want_leaves, strict=True)):
-        found.append(_compare(f"output {i}", g, w))
+        found.append(compare_values(f"output {i}", g, w))
         if found[-1].problem is None and (_layout(g) != _layout(w)):
             found[-1].problem = f"has strides {list(g.stride())}, eager's has {list(w.stride())}"
     found += _compare_gradients(names, got, want)
     for i, name in enumerate(names):
         if got.changed[i] or want.changed[i]:
-            found.append(_compare(f"input {name} after the call", got.inputs[i], want.inputs[i]))
+            found.append(compare_values(f"input {name} after the call", got.inputs[i], want.inputs[i]))
         elif not _identical(got.inputs[i].detach(), want.inputs[i].detach()):
             found.append(Comparison(f"input {name} after the call", problem="was overwritten, which eager does not"))
     for i, (mine, eagers) in enumerate(zip(got.memory, want.memory, strict=True)):
@@ -102,10 +102,12 @@ def _compare_gradients(names: Sequence[str], got: Outcome, want: Outcome) -> lis
         found.append(Comparison("gradients", problem=f"{has} has gradients, {has_not} has none"))
     for name, g, w in zip(names, got.gradients or (), want.gradients or (), strict=False):
         if g is not None or w is not None:
-            found.append(_compare(f"gradient of {name}", g, w))
+            found.append(compare_values(f"gradient of {name}", g, w))
+    if got.overwrote_cotangents:
+        found.append(Comparison("gradients given to the backward pass", problem="were overwritten"))
     for name, first, second in zip(names, got.gradients or (), got.again or (), strict=False):
         if first is not None or second is not None:
-            again = _compare(f"gradient of {name}", second, first)
+            again = compare_values(f"gradient of {name}", second, first)
             if again.problem is not None:
                 what = f"gradient of {name}, second backward pass"
                 found.append(Comparison(what, problem=f"is not that of the first: {again.problem}"))
@@ -125,7 +127,8 @@ def _identical(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool(((a == b) | (a != a) & (b != b)).all())
 
 
-def _compare(what: str, got: Any, want: Any) -> Comparison:
+def compare_values(what: str, got: Any, want: Any) -> Comparison:
+    """Compare one value of a compiled run with eager's."""
     if not (isinstance(got, Tensor) and isinstance(want, Tensor)):
         same = got is want or (type(got) is type(want) and (got == want or got != got))
         return Comparison(what, problem=None if same else f"is {_brief(got)}, eager's is {_brief(want)}")
@@ -133,10 +136,10 @@ def _compare(what: str, got: Any, want: Any) -> Comparison:
         g, w = getattr(got, property_), getattr(want, property_)
         if g != w:
             return Comparison(what, problem=f"has {property_} {_plain(g)}, eager's has {_plain(w)}")
-    return Comparison(what) if want.is_meta else _compare_values(what, got.detach(), want.detach())
+    return Comparison(what) if want.is_meta else _compare_tensors(what, got.detach(), want.detach())
 
 
-def _compare_values(what: str, got: Tensor, want: Tensor) -> Comparison:
+def _compare_tensors(what: str, got: Tensor, want: Tensor) -> Comparison:
     if not (want.is_floating_point() or want.is_complex()):
         different = int((got != want).sum())
         return Comparison(what, problem=f"differs in {different} of {want.numel()} elements" if different else None)

@@ -27,6 +27,7 @@ class Outcome:
         changed: whether each input was mutated.
         memory: for each output, the inputs and earlier outputs that it shares memory with.
         again: the gradients of a second backward pass over the same graph, if it was asked for.
+        overwrote_cotangents: whether the backward pass changed the gradients that it was given.
         random: the states in which it left torch's random generators.
         draws: whether those are others than before.
     """
@@ -37,6 +38,7 @@ class Outcome:
     changed: list[bool]
     memory: list[frozenset[tuple[str, int]]] = field(default_factory=list)
     again: list[Tensor | None] | None = None
+    overwrote_cotangents: bool = False
     random: list[Tensor] = field(default_factory=list)
     draws: bool = False
 
@@ -54,6 +56,8 @@ class Plan:
         change: gives the inputs other values.
         seed: of torch's generator; None: as it is.
         twice: run backward twice.
+        backward: run backward at all.
+        between: called between forward and backward.
         randomness: what the function runs under, so that it draws the numbers of aotkit's own.
     """
 
@@ -61,6 +65,8 @@ class Plan:
     change: Change | None = None
     seed: int | None = None
     twice: bool = False
+    backward: bool = True
+    between: Callable[[], None] | None = None
     randomness: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def compiled(self) -> "Plan":
@@ -97,7 +103,7 @@ def _run_on_copies(
     run: Run,
     tensors: Sequence[Tensor],
     plan: Plan,
-    differentiate: Callable[[Sequence[Tensor], Sequence[Tensor], bool], list[Tensor | None]],
+    differentiate: Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], bool], list[Tensor | None]],
 ) -> Outcome:
     leaves, inputs = copy_inputs(tensors, plan.change)
     before = [_state(x) for x in inputs]
@@ -119,13 +125,17 @@ def _run_on_copies(
             results += [x for x, c in zip(inputs, changed, strict=True) if c]
             roots = [t for t in results if t.requires_grad]
             wanted = [x for x in leaves if x.requires_grad]
-            gradients = again = None
-            if roots and wanted and torch.is_grad_enabled():
-                gradients = _in_places(differentiate(roots, wanted, plan.twice), leaves)
-                again = _in_places(differentiate(roots, wanted, False), leaves) if plan.twice else None
+            if plan.between is not None:
+                plan.between()
+            gradients, again, cotangents = None, None, _cotangents(roots)
+            if roots and wanted and torch.is_grad_enabled() and plan.backward:
+                gradients = _in_places(differentiate(roots, wanted, cotangents, plan.twice), leaves)
+                again = _in_places(differentiate(roots, wanted, cotangents, False), leaves) if plan.twice else None
+            overwrote = not all(map(torch.equal, cotangents, _cotangents(roots)))
         after = _random(plan.generators)
     draws = not same_random(random, after)
-    return Outcome(outputs, gradients, inputs, changed, _memory(outputs, inputs), again, after, draws)
+    memory = _memory(outputs, inputs)
+    return Outcome(outputs, gradients, inputs, changed, memory, again, overwrote, after, draws)
 
 
 def _in_places(gradients: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor | None]:
@@ -181,12 +191,16 @@ def _changed(tensor: Tensor, state: int | Tensor) -> bool:
     return tensor._version != state if isinstance(state, int) else not torch.equal(tensor, state)
 
 
-def _gradients(roots: Sequence[Tensor], wanted: Sequence[Tensor], retain: bool) -> list[Tensor | None]:
-    return list(torch.autograd.grad(roots, wanted, _cotangents(roots), retain_graph=retain, allow_unused=True))
+def _gradients(
+    roots: Sequence[Tensor], wanted: Sequence[Tensor], cotangents: Sequence[Tensor], retain: bool
+) -> list[Tensor | None]:
+    return list(torch.autograd.grad(roots, wanted, cotangents, retain_graph=retain, allow_unused=True))
 
 
-def _accumulated_gradients(roots: Sequence[Tensor], wanted: Sequence[Tensor], retain: bool) -> list[Tensor | None]:
-    torch.autograd.backward(roots, _cotangents(roots))
+def _accumulated_gradients(
+    roots: Sequence[Tensor], wanted: Sequence[Tensor], cotangents: Sequence[Tensor], retain: bool
+) -> list[Tensor | None]:
+    torch.autograd.backward(roots, cotangents)
     return [x.grad for x in wanted]
 
 

@@ -92,6 +92,7 @@ def test_sizes_that_are_left_open():
     assert (culprit.part, culprit.operator) == ("forward graph", "aten.cos.default")
 
 
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.11 cannot trace a generator")
 def test_a_function_with_a_generator_of_its_own():
     generator = torch.Generator().manual_seed(1)
 

@@ -109,7 +109,8 @@ def _with_other_values(
 def _fingerprint(outcome: Outcome) -> list[Any]:
     """Numbers that change when a result does."""
     results = [t for t in (*pytree.tree_leaves(outcome.outputs), *(outcome.gradients or ())) if isinstance(t, Tensor)]
-    return [str(t.detach().abs().double().nan_to_num().sum()) for t in results if t.layout is torch.strided]
+    sizes = [t.detach().abs() if t.is_complex() else t.detach() for t in results if t.layout is torch.strided]
+    return [str(t.double().abs().nan_to_num().sum()) for t in sizes]
 
 
 def _unlike_first(first: Outcome, third: Outcome) -> list[Comparison]:

@@ -15,6 +15,7 @@ from aotkit.aot import (
     copy_saved_mutated_inputs,
     gradient_uses,
     outside_fake_mode,
+    promise_strides,
     separate_gradients,
     sparse_nodes,
 )
@@ -96,6 +97,7 @@ class Pipeline:
         self.graphs = self._new_graphs(
             forward=copy_graph(gm), joint=self._joint, backward=self._backward, num_outputs=num_outputs
         )
+        promise_strides(gm, num_outputs)
         return self._compile(compiler, "forward", gm, example_inputs)
 
     def _compile(

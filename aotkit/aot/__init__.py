@@ -28,6 +28,7 @@ from aotkit.aot.graphs import (
     generators_of,
     is_traced,
     outside_fake_mode,
+    promise_strides,
     separate_gradients,
     sparse_nodes,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "nnc_fuses_on_cpu",
     "no_other_randomness",
     "outside_fake_mode",
+    "promise_strides",
     "pytree",
     "pytree_children",
     "random_state",

@@ -59,6 +59,13 @@ def copy_saved_mutated_inputs(forward: GraphModule, num_outputs: int) -> None:
     forward.recompile()
 
 
+def promise_strides(gm: GraphModule, num_outputs: int) -> None:
+    """Tell Inductor which results a user sees, whose strides it must keep; it pads others for faster products."""
+    output = gm.graph.output_node()
+    results: Any = output.args[0]
+    output.meta["user_visible_output_idxs"] = [i for i, n in enumerate(results[:num_outputs]) if isinstance(n, Node)]
+
+
 def sparse_nodes(gm: GraphModule) -> list[str]:
     """The nodes of a graph whose value is a tensor of another layout than strided."""
     values = {node.name: node.meta.get("val") for node in gm.graph.nodes}

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import types
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -83,8 +84,11 @@ def library_path() -> Path | None:
     return folder / hashlib.sha256(key.encode()).hexdigest()[:16] / f"{NAME}.so"
 
 
-def _command() -> list[str]:
-    """The compiler's command line, up to the output."""
+def _command(sources: Sequence[Path] = ()) -> list[str]:
+    """The compiler's command line, up to the output.
+
+    The name of the library depends on what the sources say, not on where they are: copies of aotkit may share it.
+    """
     compiler = os.environ.get("CXX") or next(filter(None, map(shutil.which, ("g++", "clang++"))), None)
     if compiler is None or sys.platform != "linux":
         return []
@@ -93,14 +97,14 @@ def _command() -> list[str]:
     return [
         *shlex.split(compiler), "-O2", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", *(f"-I{path}" for path in include),
-        *map(str, SOURCES), f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{root / 'lib'}",
+        *map(str, sources), f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{root / 'lib'}",
     ]  # fmt: skip
 
 
 def _script(path: Path) -> str:
     """Shell commands that build it aside and then put it in its place, so that nobody loads half of it."""
     folder, aside, place = (shlex.quote(str(p)) for p in (path.parent, path.with_suffix(f".{os.getpid()}"), path))
-    return f"mkdir -p {folder} && {shlex.join(_command())} -o {aside} && mv {aside} {place}"
+    return f"mkdir -p {folder} && {shlex.join(_command(SOURCES))} -o {aside} && mv {aside} {place}"
 
 
 def _build_in_background() -> None:

@@ -11,8 +11,8 @@ from torch import nn
 import aotkit
 
 WARM_UP, CALLS = 50, 1000
-# Caches in torch and in Python grow in the first calls, by some 500 with Dynamo; a leak has an object for each call.
-MOST_BLOCKS = CALLS * 3 // 4
+# Caches in torch and in Python grow in the first calls, now and then; a leak has an object for each call.
+MOST_BLOCKS = CALLS // 2
 
 
 def live_bytes():
@@ -25,7 +25,10 @@ def live_bytes():
 
 
 def growth(call):
-    """(bytes of tensors, blocks of Python's memory, bytes of the device) that calls leave behind."""
+    """(bytes of tensors, blocks of Python's memory, bytes of the device) that calls leave behind.
+
+    Where those are many blocks, a second round of calls tells caches that fill from what grows for ever.
+    """
 
     def measure():
         gc.collect()
@@ -34,10 +37,14 @@ def growth(call):
 
     for i in range(WARM_UP):
         call(i)
-    before = measure()
-    for i in range(CALLS):
-        call(i)
-    return [b - a for a, b in zip(before, measure(), strict=True)]
+    for _ in range(2):
+        before = measure()
+        for i in range(CALLS):
+            call(i)
+        grown = [b - a for a, b in zip(before, measure(), strict=True)]
+        if grown[1] < MOST_BLOCKS:
+            break
+    return grown
 
 
 def trains(compiled, device):

@@ -89,11 +89,11 @@ def _with_other_values(
         again = Plan(plan.generators, backward=False)
         third.append(run_on_copies(compiled, tensors, again))
 
-    before = _fingerprint(first)
     try:
         want = run_on_copies(eager, tensors, plan)
     except Exception:
         return None
+    before = _fingerprint(first)
     try:
         got = run_on_copies(compiled, tensors, replace(plan.compiled(), twice=True, between=call_again))
     except Exception as e:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.aot import environment, pytree, random_state, without_saved_tensor_hooks
+from aotkit.aot import environment, pytree, random_state, random_states, without_saved_tensor_hooks
 from aotkit.aot.environment import SWITCHED
 from aotkit.errors import TraceError
 from aotkit.input_copies import Change, copy_inputs
@@ -156,8 +156,8 @@ def unmoved(generators: Sequence[torch.Generator]) -> Iterator[None]:
 
 
 def _random(generators: Sequence[torch.Generator]) -> list[Tensor]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    return [torch.get_rng_state(), *(g.get_state() for g in generators), *cuda]
+    cpu, *cuda = random_states()
+    return [cpu, *(g.get_state() for g in generators), *cuda]
 
 
 def same_random(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:

@@ -9,19 +9,11 @@ from torch import Tensor, nn
 
 from aotkit.aot import pytree
 from aotkit.copies import cotangent
+from aotkit.rounding import TOLERANCE
 from aotkit.testing.case import Case, Inputs
 from aotkit.testing.conformance.requirements import Subject
 
 BUILT_IN_PARTITIONERS = ("default", "min_cut", "nx_min_cut")
-# Relative to each value, and absolute: values of the functions here are of size 1.
-TOLERANCE = {
-    torch.bfloat16: 4e-2,
-    torch.float16: 1e-2,
-    torch.float32: 1e-4,
-    torch.complex64: 1e-4,
-    torch.float64: 1e-8,
-    torch.complex128: 1e-8,
-}
 
 
 def equals_eager(subject: Subject, case: Case, **options: Any) -> None:
@@ -101,7 +93,8 @@ def assert_equal(got: Mapping[str, Sequence[Any]], want: Mapping[str, Sequence[A
 
 def assert_close(got: Tensor, want: Tensor, what: str) -> None:
     """Demand equal types, devices, shapes, and values up to rounding."""
-    allowed = TOLERANCE.get(want.dtype, 0.0)
+    # Relative to each value, and absolute: values of the functions here are of size 1.
+    allowed = TOLERANCE.get(want.real.dtype, 0.0)
     compare = functools.partial(torch.testing.assert_close, rtol=allowed, atol=allowed, equal_nan=True)
     compare(got, want, check_stride=False, msg=lambda m: f"{what} differs from eager's. {m}")
 

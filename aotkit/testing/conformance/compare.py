@@ -22,7 +22,7 @@ def equals_eager(subject: Subject, case: Case, **options: Any) -> None:
     Args:
         options: of `aotkit.compile`.
     """
-    eager, wrapped = _build(case, subject), _build(case, subject)
+    eager, wrapped = build(case, subject.device), build(case, subject.device)
     compiled = subject.compile(wrapped, **options)
     for call, seed in (("first", 1), ("second", 2)):
         want = observe(eager, eager, case, subject.device, seed)
@@ -47,9 +47,10 @@ def equals_eager_with_open_sizes(subject: Subject, case: Case) -> None:
     equals_eager(subject, case, dynamic=True)
 
 
-def _build(case: Case, subject: Subject) -> Any:
-    torch.manual_seed(3)  # modules with equal parameters
-    return case.build(subject.device)
+def build(case: Case, device: torch.device) -> Any:
+    """The function or module of a case; modules have equal parameters each time."""
+    torch.manual_seed(3)
+    return case.build(device)
 
 
 def observe(
@@ -68,6 +69,7 @@ def observe(
         "random state after the call": torch.get_rng_state(),
     }
     found = {what: [_snapshot(v) for v in pytree.tree_leaves(value)] for what, value in seen.items()}
+    found["structure"] = [pytree.tree_structure(value) for value in seen.values()]
     roots = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.requires_grad]
     if roots and leaves:
         found["gradient"] = gradients(roots, leaves)

@@ -1,6 +1,7 @@
 """Requirements on what a backend makes of one graph, seen by standing between aotkit and the backend."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,6 +108,14 @@ FUNCTIONS: list[Callable[..., Any]] = [
 
 
 def _all_runs(subject: Subject) -> list[Run]:
+    backend = subject.backend()
+    compilers: list[Any] = [backend.fw_compiler, backend.bw_compiler, backend.inference_compiler]
+    return _cached_runs(subject, *compilers)
+
+
+@functools.lru_cache(maxsize=1)
+def _cached_runs(subject: Subject, *compilers: Any) -> list[Run]:
+    """Several requirements look at the same runs; the compilers are there to tell plug-ins of one name apart."""
     runs = [run for function in FUNCTIONS for run in watched_runs(subject, function, *inputs(subject))]
     with torch.no_grad():
         runs += [run for function in FUNCTIONS for run in watched_runs(subject, function, *inputs(subject))]

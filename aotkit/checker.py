@@ -1,15 +1,15 @@
 """Check a compiled function against eager on copies of the inputs, and then with other values.
 
 The first run is compared value for value, floating point also by its distance from the function's float64 value. The
-second, with other values and another seed, finds what was baked in or left over from the first; its backward pass
-runs twice, which finds saved values that were overwritten.
+second, with other values and another seed, and a third beside it find what was baked in, left over or shared. After
+them the first one's backward pass runs once more, which finds saved values that were overwritten.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from aotkit.aot import pytree
@@ -17,8 +17,7 @@ from aotkit.comparison import CheckReport, Comparison, compare, compare_values
 from aotkit.copies import Outcome, Plan, Run, run_on_copies
 from aotkit.errors import MismatchError
 from aotkit.rounding import References, is_less_exact, is_rounding
-
-SECOND_SEED = 0xF12E5
+from aotkit.second_run import SecondRun, run_again
 
 
 def check(
@@ -29,88 +28,52 @@ def check(
     tensors: Sequence[Tensor],
     want: Outcome,
     plan: Plan = Plan(),  # noqa: B008
+    resized: Sequence[Sequence[Tensor]] = (),
 ) -> CheckReport:
-    """Run `compiled` on copies of `tensors` and compare; if all is well, once more with other values.
+    """Run `compiled` on copies of `tensors`, and of others, and compare.
 
     Args:
         subject: what was compiled and how, for the report.
         names: one for each tensor.
         want: eager's outcome for the same tensors and plan; the inputs in it are freed.
         plan: how eager runs.
+        resized: sets of inputs of other sizes, which the compiled function takes, too.
     """
-    got = run_on_copies(compiled, tensors, plan.compiled())
+    again = functools.partial(run_again, compiled, eager, tensors, resized, want, plan)
+    second: SecondRun | None = None
+
+    def meanwhile(*results: Any) -> None:
+        nonlocal second
+        second = again(results)
+
+    got = run_on_copies(compiled, tensors, replace(plan.compiled(), twice=True, meanwhile=meanwhile))
+    if second is not None and second.overwritten:
+        problem = "were overwritten by a later call"
+        return CheckReport(subject, [Comparison("results of the first run", problem=problem)])
     references = References(eager, tensors, want, plan)
     report = CheckReport(subject, _judged(names, got, want, references, exactness=True))
-    if report.passed:
-        del references  # its memory
-        plan = replace(plan, seed=SECOND_SEED if want.draws else None)
-        for change in (_other_values, _other_inexact_values):
-            second = _with_other_values(names, compiled, eager, tensors, replace(plan, change=change), got)
-            if second is not None:
-                report.repeated = True
-                report.comparisons += second
-                break
+    del references  # its memory
+    if not report.passed or second is None:
+        return report
+    report.repeated = True
+    if wrong := _judged_again(names, eager, got, second):
+        alone = again(beside=False)
+        if alone is not None and not _judged_again(names, eager, got, alone):
+            problem = "gives wrong values while another thread calls the function, too: the calls share memory"
+            wrong = [Comparison("second run", problem=problem)]
+        report.comparisons += wrong
     return report
 
 
-def _other_values(values: Tensor) -> Tensor:
-    """The same integers in other places, and floating-point values up to a quarter nearer to zero.
-
-    So indices, signs, probabilities, zeros and infinities remain such.
-    """
-    if not (values.is_floating_point() or values.is_complex()):
-        return values.roll(1)
-    return _other_inexact_values(values)
-
-
-def _other_inexact_values(values: Tensor) -> Tensor:
-    """The same without the integers, which may have to be in order."""
-    if not (values.is_floating_point() or values.is_complex()):
-        return values.clone()
-    generator = torch.Generator().manual_seed(SECOND_SEED)
-    factors = 1 - torch.rand(values.shape, generator=generator) / 4
-    return values * factors.to(device=values.device, dtype=values.real.dtype)
-
-
-def _with_other_values(
-    names: Sequence[str], compiled: Run, eager: Run, tensors: Sequence[Tensor], plan: Plan, first: Outcome
-) -> list[Comparison] | None:
-    """What differs in a second run; None if the function does not take such values.
-
-    A third call with the values of the first run comes between its forward and its backward pass: buffers that calls
-    share are overwritten then.
-
-    Args:
-        first: of the compiled function.
-    """
-    third: list[Outcome] = []
-
-    def call_again() -> None:
-        again = Plan(plan.generators, backward=False)
-        third.append(run_on_copies(compiled, tensors, again))
-
-    try:
-        want = run_on_copies(eager, tensors, plan)
-    except Exception:
-        return None
-    before = _fingerprint(first)
-    try:
-        got = run_on_copies(compiled, tensors, replace(plan.compiled(), twice=True, between=call_again))
-    except Exception as e:
-        return [Comparison("second run, with other values", problem=f"raises {type(e).__name__}: {e}")]
-    references = References(eager, tensors, want, plan)
-    judged = _judged(names, got, want, references, exactness=False)
+def _judged_again(names: Sequence[str], eager: Run, first: Outcome, second: SecondRun) -> list[Comparison]:
+    """What differs in a second and a third run."""
+    if isinstance(second.got, Exception):
+        problem = f"raises {type(second.got).__name__}: {second.got}"
+        return [Comparison("second run, with other values", problem=problem)]
+    references = References(eager, second.inputs, second.want, second.plan)
+    judged = _judged(names, second.got, second.want, references, exactness=False)
     found = [replace(c, what=f"{c.what}, in a second run with other values") for c in judged if c.problem]
-    if before != _fingerprint(first):
-        found.append(Comparison("results of the first run", problem="were overwritten by a later call"))
-    return found if want.draws else found + _unlike_first(first, third[0])
-
-
-def _fingerprint(outcome: Outcome) -> list[Any]:
-    """Numbers that change when a result does."""
-    results = [t for t in (*pytree.tree_leaves(outcome.outputs), *(outcome.gradients or ())) if isinstance(t, Tensor)]
-    sizes = [t.detach().abs() if t.is_complex() else t.detach() for t in results if t.layout is torch.strided]
-    return [str(t.double().abs().nan_to_num().sum()) for t in sizes]
+    return found if first.draws or second.third is None else found + _unlike_first(first, second.third)
 
 
 def _unlike_first(first: Outcome, third: Outcome) -> list[Comparison]:
@@ -152,6 +115,9 @@ def _judged(
                     "is far less exact than eager's: the root mean square of its distance from float64 is larger"
                 )
             if c.problem is None or references.nudged is None:
+                continue
+            if not references.is_reproducible:
+                c.problem += "; eager itself gives something else each time"
                 continue
             nudged = [kind(run, names)[c.what] for run in references.nudged]
             if is_rounding(g, w, e, nudged, largest) and not is_less_exact(g, w, [e, *nudged]):

@@ -16,19 +16,21 @@ import torch
 
 from aotkit import aot
 from aotkit.arguments import Arguments, Parameters, flatten
-from aotkit.captures import find_captures
+from aotkit.captures import Walk, find_captures
+from aotkit.checker import raise_if_different
 from aotkit.comparison import CheckReport
 from aotkit.dynamo import DynamoFunction
-from aotkit.entry import Entry, Failure, Signature, new_entry, outcome_in_eager
+from aotkit.entry import Entry, Failure, new_entry
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, warn_of_fallback
 from aotkit.explanation import Explanation
 from aotkit.family import Families, Found
-from aotkit.guards import ArgumentGuard, GuardSource
+from aotkit.guards import ArgumentGuard, Guard, GuardSource
 from aotkit.interfaces import Graphs, Partitioner
 from aotkit.methods import BoundFunction
 from aotkit.recipe import Randomness, recipe_of
 from aotkit.recompilation import Recompilations, describe
 from aotkit.registry import AnyBackend
+from aotkit.signature import Signature, outcome_in_eager
 from aotkit.substitution import Progress
 from aotkit.verdicts import EagerVerdicts
 
@@ -153,6 +155,24 @@ class CompiledFunction(Generic[P, R]):
         assert report is not None
         return report
 
+    def check(self, *args: P.args, **kwargs: P.kwargs) -> CheckReport:
+        """Compare what is compiled for such a call with eager again, for the values of these arguments.
+
+        Raises:
+            MismatchError: they differ.
+            TraceError: such a call runs eagerly, or in the pieces that `capture="dynamo"` checks as it compiles them.
+        """
+        self._raise_if_eager(aot.why_eager())
+        if self._dynamo is not None:
+            raise TraceError("With capture='dynamo', each graph is checked when it is compiled, and not again.")
+        entry = self._entry(args, kwargs)
+        given = self._parameters.canonical(args, kwargs)
+        with aot.COMPILE_LOCK:
+            signature, _, _ = self._signature(*given, flatten(*given))
+            report = entry.compare(self._recipe, signature, outcome_in_eager(signature))
+        raise_if_different(report)
+        return report
+
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """How a call with these arguments runs, and why; compiles if need be."""
         describe = functools.partial(Explanation, self._recipe.subject)
@@ -224,14 +244,7 @@ class CompiledFunction(Generic[P, R]):
             return self._families.find(args, kwargs) or self._compile(args, kwargs, arguments)
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Arguments) -> Found:
-        names, object_names = self._parameters.names_of(arguments)
-        source = GuardSource()
-        source.require_environment()
-        given = ArgumentGuard(source, args, kwargs)
-        fn = self.__wrapped__
-        objects = zip(given.objects, given.objects.values(), object_names, strict=True)
-        guard, walk = find_captures(source, [(source.bind(fn), fn, _root_name(fn)), *objects], given.tensors)
-        signature = Signature(self._recipe, arguments, walk, names)
+        signature, guard, walk = self._signature(args, kwargs, arguments)
         for tensor in signature.tensors:
             if (reason := aot.why_eager_tensor(tensor)) is not None:
                 raise EagerOnly(reason)
@@ -240,6 +253,19 @@ class CompiledFunction(Generic[P, R]):
             self._families.add(args, kwargs, guard, signature.tensors, entry)
         self._recompilations.count(lambda: describe(self._parameters, arguments, signature, walk))
         return entry, signature.tensors
+
+    def _signature(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Arguments
+    ) -> tuple[Signature, Guard, Walk]:
+        """What a call is given and reaches, and what must not change for it to be such a call again."""
+        names, object_names = self._parameters.names_of(arguments)
+        source = GuardSource()
+        source.require_environment()
+        given = ArgumentGuard(source, args, kwargs)
+        fn = self.__wrapped__
+        objects = zip(given.objects, given.objects.values(), object_names, strict=True)
+        guard, walk = find_captures(source, [(source.bind(fn), fn, _root_name(fn)), *objects], given.tensors)
+        return Signature(self._recipe, arguments, walk, names), guard, walk
 
     def _try_entry(self, signature: Signature) -> Entry | Failure:
         try:

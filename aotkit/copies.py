@@ -57,7 +57,7 @@ class Plan:
         seed: of torch's generator; None: as it is.
         twice: run backward twice.
         backward: run backward at all.
-        between: called between forward and backward.
+        meanwhile: called between the two backward passes with the outputs and gradients, or after the only one.
         randomness: what the function runs under, so that it draws the numbers of aotkit's own.
     """
 
@@ -66,7 +66,7 @@ class Plan:
     seed: int | None = None
     twice: bool = False
     backward: bool = True
-    between: Callable[[], None] | None = None
+    meanwhile: Callable[[Any, Sequence[Tensor | None]], None] | None = None
     randomness: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def compiled(self) -> "Plan":
@@ -125,12 +125,14 @@ def _run_on_copies(
             results += [x for x, c in zip(inputs, changed, strict=True) if c]
             roots = [t for t in results if t.requires_grad]
             wanted = [x for x in leaves if x.requires_grad]
-            if plan.between is not None:
-                plan.between()
             gradients, again, cotangents = None, None, _cotangents(roots)
-            if roots and wanted and torch.is_grad_enabled() and plan.backward:
+            has_backward = bool(roots and wanted and torch.is_grad_enabled() and plan.backward)
+            if has_backward:
                 gradients = _in_places(differentiate(roots, wanted, cotangents, plan.twice), leaves)
-                again = _in_places(differentiate(roots, wanted, cotangents, False), leaves) if plan.twice else None
+            if plan.meanwhile is not None:
+                plan.meanwhile(outputs, gradients or ())
+            if has_backward and plan.twice:
+                again = _in_places(differentiate(roots, wanted, cotangents, False), leaves)
             overwrote = not all(map(torch.equal, cotangents, _cotangents(roots)))
         after = _random(plan.generators)
     draws = not same_random(random, after)

@@ -4,99 +4,25 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from aotkit import aot, checker
 from aotkit.aot import pytree
-from aotkit.arguments import Arguments, is_size
-from aotkit.captures import Walk
+from aotkit.arguments import is_size
 from aotkit.comparison import CheckReport
 from aotkit.constants import is_constant
-from aotkit.copies import Outcome, Plan, at_once, run_on_copies, unmoved
-from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError
+from aotkit.copies import Outcome, at_once, unmoved
+from aotkit.errors import AotkitError, EagerOnly, MismatchError, TraceError
 from aotkit.inspection import recording_source, user_line
-from aotkit.random import Draws, SeedNeeded, new_seed
+from aotkit.other_values import resized
+from aotkit.random import SeedNeeded, new_seed
 from aotkit.recipe import Recipe
-from aotkit.substitution import substituted
-
-
-class Signature:
-    """The inputs that a compilation is made for: arguments, and tensors that the function captures.
-
-    Attributes:
-        captured: the tensors that the function captures.
-        tensors: all tensors, arguments first.
-        names: one for each.
-        generators: random generators that the function draws from, besides torch's own.
-        seeded: whether a seed follows the tensors as one more input, since the function draws shared random numbers.
-    """
-
-    def __init__(self, recipe: Recipe, arguments: Arguments, walk: Walk, names: Sequence[str]) -> None:
-        self._fn = recipe.fn
-        self._arguments = arguments
-        self._walk = walk
-        self.captured = [tensor for _, tensor in walk.tensors.values()]
-        self.tensors = [*arguments.tensors, *self.captured]
-        self.names = [*names, *(name for name, _ in walk.tensors.values())]
-        self.generators = walk.generators
-        self.seeded = False
-        self._shares_random = recipe.random == "shared"
-        self.static = [False] * len(arguments.tensors) + [True] * len(self.captured)
-
-    def run(self, doing: str, tensors: Sequence[Any]) -> Any:
-        """Run the function with `tensors` in the places of `self.tensors`."""
-        with self.running(doing, tensors) as outputs:
-            return outputs
-
-    @contextmanager
-    def running(self, doing: str, tensors: Sequence[Any]) -> Iterator[Any]:
-        """The same, for as long as the outputs are used: a backward pass may run parts of the function again."""
-        tensors = self._stand_ins(tensors)
-        n = len(self._arguments.tensors)
-        captured = self._walk.tensors
-        args, kwargs = self._arguments.rebuild(tensors[:n])
-        before = pytree.tree_flatten((args, kwargs))
-        replacements = dict(zip(captured, tensors[n:], strict=True))
-        walk = self._walk
-        with substituted(walk.slots, walk.containers, walk.caches, replacements, doing):
-            outputs = self._fn(*args, **kwargs)
-            leaves, spec = pytree.tree_flatten((args, kwargs))
-            if spec != before[1] or any(a is not b for a, b in zip(leaves, before[0], strict=True)):
-                raise TraceError(
-                    f"the function changes a list or dict among its arguments while it is {doing}; a compiled graph "
-                    "would not repeat that. Return the new value instead, or use capture='dynamo'."
-                )
-            yield outputs
-
-    def plan(self) -> Plan:
-        """How to run the function on copies of its inputs."""
-        return Plan(self.generators, randomness=self.randomness)
-
-    def randomness(self, seed: Tensor | None = None) -> AbstractContextManager[Any]:
-        """What the function runs under, so that it draws its random numbers from a seed: a new one, if none is given.
-
-        Raises:
-            SeedNeeded: it draws, but is not seeded.
-        """
-        if not self._shares_random:
-            return nullcontext()
-        if seed is None and self.seeded:
-            seed = new_seed()
-        return aot.SharedRandom(Draws(seed))
-
-    def _stand_ins(self, tensors: Sequence[Any]) -> list[Any]:
-        """The tensors to run with: one for each input that is one tensor, parameters where parameters are."""
-        first: dict[int, Any] = {}
-        for original, given in zip(self.tensors, tensors, strict=True):
-            if first.setdefault(id(original), given) is given and given is not original:
-                vars(given).update(vars(original))
-                if isinstance(original, nn.Parameter):
-                    given._is_param = True  # makes isinstance(given, nn.Parameter) true
-        return [first[id(original)] for original in self.tensors]
+from aotkit.registry import get_backend, get_partitioner
+from aotkit.signature import Signature, outcome_in_eager
 
 
 class Entry:
@@ -129,7 +55,7 @@ class Entry:
             raise EagerOnly(reason)
         assert pipeline.graphs is not None  # AOTAutograd always compiles a forward graph
         self.graphs = pipeline.graphs
-        if foreign := aot.generators_of(self.graphs.forward) - set(signature.generators):
+        if foreign := aot.generators_of(self.graphs.forward, signature.generators):
             raise TraceError(
                 f"{recipe.name!r} draws from {len(foreign)} random generators that it makes itself; a graph would go "
                 "on with the same one. Make them outside, or draw from torch's own."
@@ -138,6 +64,7 @@ class Entry:
         self.report: CheckReport | None = None
         is_open = [recipe.dynamic and not static for static in signature.static]
         self.accepts = _validity(signature.tensors, is_open, compiled, reads.offsets, inputs[len(is_open) :])
+        self._layouts = compiled.layouts
         self.way_in = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, len(inputs), recipe.name)
         self._run = _with_seed(self.way_in.call) if signature.seeded else self.way_in.call
         self._rebuild = outputs.rebuilder()
@@ -153,7 +80,7 @@ class Entry:
             MismatchError: they differ.
         """
         self.report = self.compare(recipe, signature, want)
-        if not self.report.passed and not recipe.dynamic:  # else it is compiled again, with fixed sizes
+        if not self.report.passed and not recipe.dynamic:  # else it is compiled again, with fixed sizes, to compare
             from aotkit import culprit
 
             def attempt(other: Recipe) -> CheckReport:
@@ -167,7 +94,10 @@ class Entry:
     def compare(self, recipe: Recipe, signature: Signature, want: Outcome) -> CheckReport:
         """Compare with eager's outcome on copies of the same inputs; frees parts of that."""
         runs = at_once(self.run), functools.partial(signature.running, "run for the check")
-        return checker.check(recipe.subject, signature.names, *runs, signature.tensors, want, signature.plan())
+        tensors = signature.tensors
+        others = [resized(tensors, layouts) for layouts in self._layouts]
+        others = [o for o in others if self.accepts(*o)]
+        return checker.check(recipe.subject, signature.names, *runs, tensors, want, signature.plan(), others[:1])
 
 
 class Failure:
@@ -192,13 +122,24 @@ def new_entry(recipe: Recipe, signature: Signature, want: Outcome | None) -> Ent
     except SeedNeeded:
         signature.seeded = True
         return new_entry(recipe, signature, None if want is None else outcome_in_eager(signature))
-    except AotkitError:
+    except AotkitError as error:
         if not recipe.dynamic:
             raise
         # Perhaps because of the sizes that were left open. The check has freed parts of `want`.
-        want = None if want is None else outcome_in_eager(signature)
-        return new_entry(dataclasses.replace(recipe, dynamic=False), signature, want)
+        fixed = dataclasses.replace(recipe, dynamic=False)
+        entry = new_entry(fixed, signature, None if want is None else outcome_in_eager(signature))
+        if isinstance(error, MismatchError) and _is_traced_well(recipe, signature):
+            report: CheckReport = error.report  # type: ignore[attr-defined]
+            report.culprit = "With fixed sizes it equals eager, and with open ones under 'nop': use dynamic=False."
+            checker.raise_if_different(report)
     return entry
+
+
+def _is_traced_well(recipe: Recipe, signature: Signature) -> bool:
+    """Whether graphs with open sizes are right, before a backend and a partitioner have changed them."""
+    plain = dataclasses.replace(recipe, backend=get_backend("nop"), partition=get_partitioner("default"))
+    entry = Entry(plain, signature, ran_in_eager=True)
+    return entry.compare(plain, signature, outcome_in_eager(signature)).passed
 
 
 def _with_seed(run: Callable[[list[Tensor]], Sequence[Any]]) -> Callable[[list[Tensor]], Sequence[Any]]:
@@ -314,21 +255,3 @@ def _explained(recipe: Recipe, signature: Signature, ran_in_eager: bool) -> Iter
             f"{recipe.name!r} runs in eager, but cannot be traced{at}: {type(e).__name__}: {e}. Use capture='dynamo', "
             "or on_error='eager' to run it uncompiled."
         ) from e
-
-
-def outcome_in_eager(signature: Signature) -> Any:
-    """Outputs, gradients and mutations of the function itself, run on copies of the inputs.
-
-    Raises:
-        OwnError: the function raises.
-    """
-    run = functools.partial(signature.running, "run on copies of its inputs")
-    try:
-        return run_on_copies(run, signature.tensors, signature.plan())
-    except SeedNeeded:
-        signature.seeded = True
-        return outcome_in_eager(signature)
-    except AotkitError:
-        raise
-    except Exception as e:
-        raise OwnError(e) from e

@@ -33,6 +33,10 @@ class BoundFunction:
         """The verdict of the check for a call with these arguments."""
         return self._compiled.report(self.__self__, *args, **kwargs)
 
+    def check(self, *args: Any, **kwargs: Any) -> CheckReport:
+        """Compare a call with these arguments with eager again."""
+        return self._compiled.check(self.__self__, *args, **kwargs)
+
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """How a call with these arguments runs, and why."""
         return self._compiled.explain(self.__self__, *args, **kwargs)

@@ -82,6 +82,11 @@ class CompiledModule(nn.Module):
         return function_of(self).report(*args, **kwargs)
 
     @_GivesWay
+    def check(self, *args: Any, **kwargs: Any) -> CheckReport:
+        """Compare a call with these arguments with eager again."""
+        return function_of(self).check(*args, **kwargs)
+
+    @_GivesWay
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """How a call with these arguments runs, and why; compiles if need be."""
         return function_of(self).explain(*args, **kwargs)

@@ -8,8 +8,8 @@ from torch import Tensor
 from aotkit.arguments import Arguments, Parameters
 from aotkit.captures import Walk
 from aotkit.constants import is_constant
-from aotkit.entry import Signature
 from aotkit.errors import RecompilationWarning, warn_user
+from aotkit.signature import Signature
 
 MANY = 32
 MOST_DIFFERENCES = 3

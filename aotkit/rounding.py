@@ -2,16 +2,17 @@
 
 import functools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from aotkit.aot import pytree
 from aotkit.aot.randomness import SameDraws
+from aotkit.aot.stochastic import StochasticArithmetic
 from aotkit.copies import Outcome, Plan, Run, run_on_copies, same_random
-from aotkit.input_copies import Change
 
 # Relative to each element. Fused arithmetic rounds less often than eager's, or in another order.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
@@ -28,11 +29,10 @@ LESS_EXACT = {torch.float16: 3.0, torch.bfloat16: 3.0}
 # Half a unit in the last place is no matter, and four by the root of the number of elements: eager's value may be exact
 # by chance.
 FLOOR, FLOOR_OF_FEW = 0.5, 4.0
-# How often, and by how many units in their last place, inputs are moved to see how sensitive a value is. The units
-# stand for the rounding of all intermediate values; the tolerance of float32 is about 800 of them, that of the half
-# types a few, so those are moved less.
+# How often, and by how many units in their last place, rounded values are moved to see how sensitive a result is. The
+# tolerance of float32 is about 800 units, that of the half types a few, so those are moved less.
 NUDGES = 16
-NUDGE = 32
+NUDGE = 8
 
 # The tolerance where eager works in a lower precision than the types of the values tell.
 MOST_LOWERED = TOLERANCE[torch.bfloat16]
@@ -52,7 +52,7 @@ def allowed_difference(want: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class References:
-    """Runs of the eager function in float64: of its inputs, and of inputs moved in their last places.
+    """Runs of the eager function in float64: as it is, and with rounding that differs at random.
 
     They are made when they are asked for, and None if they cannot be: when the function does not take float64, or
     draws other random numbers then.
@@ -68,36 +68,47 @@ class References:
 
     @functools.cached_property
     def exact(self) -> Outcome | None:
-        """What the inputs give."""
-        return self._run(in_float64)
+        """What float64 gives."""
+        return self._run(nullcontext())
 
     @functools.cached_property
     def nudged(self) -> Sequence[Outcome] | None:
-        """What inputs give that are moved in their last places."""
+        """What comes out when each rounded value moves in its last places."""
         found = []
         for seed in range(NUDGES):
-            if (run := self._run(_nudge(seed))) is None:
+            if (run := self._run(StochasticArithmetic(self._dtype, _nudge, seed))) is None:
                 return None
             found.append(run)
         return found
 
-    def _run(self, change: Change) -> Outcome | None:
+    @functools.cached_property
+    def is_reproducible(self) -> bool:
+        """Whether a second run gives the same: else what differs at random would pass for rounding."""
+        again = self._run(nullcontext())
+        return again is not None and self.exact is not None and _same_numbers(again, self.exact)
+
+    def _run(self, arithmetic: AbstractContextManager[Any]) -> Outcome | None:
         @contextmanager
-        def same_draws(copies: list[Tensor]) -> Iterator[Any]:
-            with SameDraws(self._dtype), self._eager(copies) as outputs:
+        def run_so(copies: list[Tensor]) -> Iterator[Any]:
+            draws = SameDraws(self._dtype) if self._want.draws else nullcontext()
+            with draws, arithmetic, self._eager(copies) as outputs:
                 yield outputs
 
         before = self._plan.change
 
-        def both(values: Tensor) -> Tensor:
-            return change(values if before is None else before(values))
+        def change(values: Tensor) -> Tensor:
+            return in_float64(values if before is None else before(values))
 
         try:
-            eager = same_draws if self._want.draws else self._eager
-            run = run_on_copies(eager, self._tensors, replace(self._plan, change=both, twice=False))
+            run = run_on_copies(run_so, self._tensors, replace(self._plan, change=change, twice=False))
         except Exception:  # then eager's verdict stands
             return None
         return run if same_random(run.random, self._want.random) else None
+
+
+def _same_numbers(a: Outcome, b: Outcome) -> bool:
+    pairs = zip(pytree.tree_leaves((a.outputs, a.gradients)), pytree.tree_leaves((b.outputs, b.gradients)), strict=True)
+    return all(bool(((x == y) | (x != x) & (y != y)).all()) for x, y in pairs if isinstance(x, Tensor))
 
 
 def in_float64(values: Tensor) -> Tensor:
@@ -107,18 +118,9 @@ def in_float64(values: Tensor) -> Tensor:
     return values.to(torch.complex128 if values.is_complex() else torch.float64, copy=True)
 
 
-def _nudge(seed: int) -> Change:
-    """Moves floating-point values by a few units in their last place."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def nudge(values: Tensor) -> Tensor:
-        wide = in_float64(values)
-        if not values.is_floating_point():
-            return wide
-        noise = torch.randn(values.shape, generator=generator, dtype=torch.float64).to(values.device)
-        return wide * (1 + min(NUDGE * torch.finfo(values.dtype).eps, tolerance(values.dtype) / 25) * noise)
-
-    return nudge
+def _nudge(dtype: torch.dtype) -> float:
+    """The standard deviation of the relative amounts by which rounded values of a type are moved."""
+    return min(NUDGE * torch.finfo(dtype).eps, tolerance(dtype) / 25)
 
 
 def is_less_exact(got: Tensor, want: Tensor, references: Sequence[Tensor]) -> bool:

@@ -1,9 +1,13 @@
 """The verdict on a compiled function: every planted fault is found, and rounding is no fault."""
 
+import itertools
+import time
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.fx import Interpreter
 
 import aotkit
 from aotkit.backends.nop import compile_graph
@@ -180,7 +184,7 @@ def test_an_overwritten_saved_value():
         return run
 
     found = refused(lambda x: x.exp().sin(), leaf(4), backend=aotkit.Backend(compile_graph, compile))
-    assert "not that of the first" in found["gradient of x, second backward pass, in a second run with other values"]
+    assert "not that of the first" in found["gradient of x, second backward pass"]
 
 
 def stale(gm, example_inputs):
@@ -261,6 +265,85 @@ def test_an_error_with_other_values():
     assert found == {"second run, with other values": "raises RuntimeError: stale handle"}
 
 
+def test_memory_that_two_threads_share():
+    def compile(gm, example_inputs):
+        return Interpreter(gm).run  # keeps the values of its last call
+
+    def wait(x):
+        time.sleep(0.05)
+        return x.clone()
+
+    def slow(gm, example_inputs):
+        for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default):
+            node.target = lambda x: wait(x).sin()
+        gm.recompile()
+        return compile(gm, example_inputs)
+
+    found = refused(lambda x: x.sin() + x.cos().sin(), torch.randn(4), backend=slow)
+    assert "another thread" in found["second run"]
+
+
+def test_values_that_change_from_run_to_run():
+    """In float64 they differ at random, which is no rounding."""
+    steps = itertools.count()
+
+    @torch.library.custom_op("aotkit_tests::unsteady", mutates_args=())
+    def unsteady(x: torch.Tensor) -> torch.Tensor:
+        return x * (1 + 0.01 * next(steps))
+
+    unsteady.register_fake(torch.empty_like)
+    found = refused(lambda x: unsteady(x), torch.randn(4), backend="nop")
+    assert "eager itself gives something else each time" in found["output 0"]
+
+
+def test_rounding_of_what_was_not_rounded():
+    """Halves jump when they move, but nothing moves them here; after a product something may."""
+
+    def compile(gm, example_inputs):
+        for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.round.default):
+            node.target = lambda x: (x + 0.5).floor()
+        gm.recompile()
+        return compile_graph(gm, example_inputs)
+
+    halves = torch.arange(8.0) + 0.5
+    assert list(refused(lambda x: x.round(), halves, backend=compile)) == ["output 0"]
+    assert aotkit.check(lambda x: (x / 3 * 3).round(), halves, backend=compile).passed
+
+
+def test_a_size_that_a_backend_bakes_in():
+    """The function itself allows open sizes."""
+
+    def compile(gm, example_inputs):
+        sizes = []
+
+        def run(*inputs):
+            sizes.append(len(inputs[-1]))
+            return [y + len(inputs[-1]) - sizes[0] for y in gm(*inputs)]
+
+        return run
+
+    f = aotkit.compile(lambda x: x * 2, backend=compile, dynamic=True)
+    with pytest.raises(aotkit.MismatchError, match="With fixed sizes it equals eager"):
+        f(torch.randn(4))
+
+
+def test_check_again():
+    """What is compiled can be compared at any time, for other values."""
+
+    def compile(gm, example_inputs):
+        return lambda *inputs: [y if y is None else y.clamp(max=100) for y in gm(*inputs)]
+
+    layer = nn.Linear(3, 3)
+    for compiled in (aotkit.compile(layer, backend=compile), aotkit.compile(lambda x: layer(x), backend=compile)):
+        x = torch.randn(4, 3)
+        compiled(x)
+        assert compiled.check(x + 1).passed
+        with pytest.raises(aotkit.MismatchError, match=r"output 0 +differs"):
+            compiled.check(x * 1e4)
+        with torch.no_grad():
+            assert compiled.check(x).passed
+
+
 def halved(op):
     """A compiler that computes one operator in half precision."""
 
@@ -308,8 +391,8 @@ def test_functions_that_take_no_other_values():
 
 def test_how_often_a_check_runs_the_function(monkeypatch):
     runs, compiled = [], []
-    run = aotkit.entry.Signature.running
-    monkeypatch.setattr(aotkit.entry.Signature, "running", lambda *args: runs.append(args[1]) or run(*args))
+    run = aotkit.signature.Signature.running
+    monkeypatch.setattr(aotkit.signature.Signature, "running", lambda *args: runs.append(args[1]) or run(*args))
 
     def f(x, w):
         return (x @ w).sin().sum(1)
@@ -491,6 +574,15 @@ def test_the_check_leaves_the_random_state():
     before = torch.get_rng_state()
     compiled.graphs(torch.ones(4))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.11 cannot trace a generator")
+def test_a_generator_that_the_function_makes():
+    def f(x):
+        return x + torch.rand(3, generator=torch.Generator().manual_seed(3))
+
+    with pytest.raises(aotkit.TraceError, match="generator"):
+        aotkit.compile(f, backend="nop", check=False)(torch.ones(3))
 
 
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.11 cannot trace a generator")

@@ -72,10 +72,17 @@ def sparse_nodes(gm: GraphModule) -> list[str]:
     return [name for name, v in values.items() if isinstance(v, Tensor) and v.layout is not torch.strided]
 
 
-def generators_of(gm: GraphModule) -> set[torch.Generator]:
-    """The random generators that a graph holds as constants."""
-    arguments = (a for node in gm.graph.nodes for a in (*node.args, *node.kwargs.values()))
-    return {a for a in arguments if isinstance(a, torch.Generator)}
+def generators_of(gm: GraphModule, known: Sequence[Any] = ()) -> list[torch.Generator]:
+    """The random generators that a graph holds as constants, in a node's arguments or as an attribute.
+
+    Args:
+        known: generators that do not count.
+    """
+    held: list[Any] = [a for node in gm.graph.nodes for a in (*node.args, *node.kwargs.values())]
+    held += [getattr(gm, str(node.target), None) for node in gm.graph.find_nodes(op="get_attr")]
+    # Python may have several objects for one generator.
+    found: list[Any] = [a for a in held if isinstance(a, torch.Generator)]
+    return list({g._cdata: g for g in found if g._cdata not in {k._cdata for k in known}}.values())
 
 
 def mutated_inputs(graph: Graph) -> set[Any]:

@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ from aotkit.aot.recurrent import correct_recurrent_layers
 # Tracing swaps tensors inside the user's objects and patches torch's global configuration: one thread at a time.
 COMPILE_LOCK = threading.RLock()
 
+Layout = tuple[list[int], list[int]]  # sizes and strides
+
 
 @dataclass
 class Compiled:
@@ -33,6 +35,7 @@ class Compiled:
         guard: for `dynamic=True`, whether other tensors satisfy the shape conditions recorded while tracing.
         tangents: for each tangent of the backward graph, the index of the autograd node's output it belongs to.
         metadata: AOTAutograd's own, if it gave any.
+        layouts: for `dynamic=True`, other sizes and strides for all inputs; whether `guard` accepts them is to be seen.
     """
 
     call: Callable[..., Sequence[Any]]
@@ -41,6 +44,7 @@ class Compiled:
     guard: Callable[[Sequence[Tensor]], bool] | None
     tangents: Sequence[int]
     metadata: Any = None
+    layouts: Sequence[Sequence[Layout]] = ()
 
 
 def trace(
@@ -78,8 +82,10 @@ def trace(
         call = _aot(module, fakes, **compilers)
         # The result refers to the module, which must not keep the tensors of the first call alive.
         module.fn = None
-    guard = _shape_guard(shape_env, fakes) if dynamic else None
-    return _compiled(call, context.fw_metadata, guard)
+    if not dynamic:
+        return _compiled(call, context.fw_metadata, None)
+    compiled = _compiled(call, context.fw_metadata, _shape_guard(shape_env, fakes))
+    return replace(compiled, layouts=_other_layouts(shape_env, fakes))
 
 
 def compile_captured(gm: GraphModule, example_inputs: Sequence[Any], **compilers: Any) -> Compiled:
@@ -177,6 +183,20 @@ def _shape_guard(shape_env: Any, fakes: Sequence[Tensor]) -> Callable[[Sequence[
         return bool(eval(code, SYMPY_INTERP, {"L": {f"t{i}": t for i, t in enumerate(tensors)}}))
 
     return guard
+
+
+def _other_layouts(shape_env: Any, fakes: Sequence[Tensor]) -> Sequence[Sequence[Layout]]:
+    """What sizes and strides become when each open size grows by one, or doubles."""
+    open_sizes = [n.node for fake in fakes for n in (*fake.shape, *fake.stride()) if isinstance(n, torch.SymInt)]
+    sizes = {node.expr: int(node.hint) for node in open_sizes if node.expr.is_Symbol}
+    if not sizes:
+        return ()
+
+    def grown(number: Any, sizes: dict[Any, int]) -> int:
+        return int(shape_env.simplify(number.node.expr).xreplace(sizes)) if isinstance(number, torch.SymInt) else number
+
+    others = [{symbol: n + 1 for symbol, n in sizes.items()}, {symbol: 2 * n for symbol, n in sizes.items()}]
+    return [[([grown(n, o) for n in f.shape], [grown(n, o) for n in f.stride()]) for f in fakes] for o in others]
 
 
 def is_data_dependent(error: Exception) -> bool:

@@ -87,7 +87,7 @@ def _wrong_cut(parts: Mapping[str, Part], keeper: _JointKeeper) -> Culprit:
 
     with aot.random_state(), aot.without_autocast(), torch.no_grad():
         aot.set_random_states(forward.random)
-        plan = Plan(list(aot.generators_of(joint)))
+        plan = Plan(aot.generators_of(joint))
         want = run_on_copies(at_once(whole), inputs, plan)
         report = checker.check("the cut", names, at_once(cut), at_once(whole), inputs, want, plan)
     named = {f"output {i}": node for i, node in enumerate(nodes)}

@@ -88,7 +88,7 @@ class Trials:
         reference = Reference(self.part.gm, self.part.inputs, nodes)
         with aot.random_state(), aot.without_autocast(), torch.no_grad():
             aot.set_random_states(self.part.random)
-            plan = Plan(list(aot.generators_of(self.part.gm)))
+            plan = Plan(aot.generators_of(self.part.gm))
             run_on_copies(at_once(lambda tensors: reference.run(*tensors)), self.part.inputs, plan)
             return [copy_inputs([reference.values[n]])[1][0] for n in nodes]
 
@@ -104,7 +104,7 @@ def replay(gm: GraphModule, inputs: Sequence[Tensor], compiler: GraphCompiler) -
 
     names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
     with torch.no_grad(), aot.without_autocast():
-        plan = Plan(list(aot.generators_of(gm)))
+        plan = Plan(aot.generators_of(gm))
         want = run_on_copies(at_once(reference), inputs, plan)
         run = aot.compile_alone(compiler, aot.copy_graph(gm), inputs)
 

@@ -106,12 +106,12 @@ def _alike(a, b):
 
 def compiler(is_wrong, fault):
     """A graph compiler with a fault."""
-    return lambda gm, example_inputs: Faulty(gm, is_wrong, fault).run
+    return lambda gm, example_inputs: lambda *args: Faulty(gm, is_wrong, fault).run(*args)
 
 
 def correct(gm, example_inputs):
     """A graph compiler without."""
-    return Interpreter(gm).run
+    return lambda *args: Interpreter(gm).run(*args)
 
 
 def backend(part, is_wrong, fault):

@@ -93,7 +93,6 @@ def test_sizes_that_are_left_open():
 
 
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.11 cannot trace a generator")
-@pytest.mark.xfail(strict=True, reason="copies of a graph hold copies of its generators, which nobody puts back")
 def test_a_function_with_a_generator_of_its_own():
     generator = torch.Generator().manual_seed(1)
 

@@ -14,25 +14,12 @@ from aotkit.testing.faults import FAULTS, NotPlanted, caught
 from aotkit.testing.faults.judge import build, inputs, refusal
 from aotkit.testing.faults.planting import Subject
 
-MISSED = {
-    "halves_rounded_up": "inputs moved in their last places jump as far, which passes for rounding",
-    "zeroed_once": "the second run writes to the same places as the first",
-    "branch_of_the_first_values": "the second run has values too near to the first ones",
-    "stale_size": "the check runs with one size",
-    "scratch_shared_between_threads": "shows only when two threads call at a time",
-}
-
 
 def each(faults):
     return pytest.mark.parametrize("fault", faults, ids=lambda fault: fault.name)
 
 
-def marked(fault):
-    marks = [pytest.mark.xfail(reason=MISSED[fault.name], strict=True)] if fault.name in MISSED else []
-    return pytest.param(fault, marks=marks, id=fault.name)
-
-
-@pytest.mark.parametrize("fault", [marked(fault) for fault in FAULTS])
+@each(FAULTS)
 def test_is_caught(fault):
     assert refusal(fault, fault.plug_in(True)) is not None
 

@@ -85,13 +85,13 @@ def combinations(functions: Sequence[str] = (), backends: Sequence[str] = ()) ->
 
 
 def alarms(where: Combination, seeds: Iterable[int]) -> list[Alarm]:
-    """Compile and check a function anew for the inputs of each seed."""
+    """Compile a function, and check it for the inputs of each seed."""
+    fn = _in(build(where.case), where.dtype)
+    compiled: Any = aotkit.compile(fn, backend=where.backend, partition=where.partition, check=False)
     found = []
     for seed in seeds:
-        fn = _in(build(where.case), where.dtype)
-        args = inputs(where.case, seed, where.dtype)[1]
         try:
-            aotkit.check(fn, *args, backend=where.backend, partition=where.partition)
+            compiled.check(*inputs(where.case, seed, where.dtype)[1])
         except AotkitError as error:
             found.append(Alarm(where, seed, type(error).__name__, first_complaint(error)))
     return found

@@ -1,0 +1,84 @@
+"""Stochastic arithmetic: run a function as if its operators rounded otherwise than they do.
+
+Which digits of a result rounding decides is what changes from one such run to the next. Source: D. S. Parker, "Monte
+Carlo Arithmetic", UCLA CSD-970002, 1997.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+TYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
+
+
+class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Operators take and give what is off by random amounts, unless their results are exact.
+
+    So what depends only on values that were never rounded stays as it is: a comparison or the rounding of an input.
+    """
+
+    def __init__(self, narrow: torch.dtype, amount: Callable[[torch.dtype], float], seed: int) -> None:
+        """Set up.
+
+        Args:
+            narrow: the type that float64 stands for.
+            amount: the standard deviation of the relative amounts, for a type.
+            seed: of the amounts.
+        """
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._narrow = narrow
+        self._amount = amount
+        self._seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        results = func(*args, **kwargs)
+        if func.is_view or torch.Tag.nondeterministic_seeded in func.tags:
+            return results
+        if all(self._is_exact(result) for result in tree_leaves(results)):
+            return results
+        if func._schema.is_mutable:
+            for tensor in tree_leaves(results):
+                if isinstance(tensor, Tensor):
+                    tensor.copy_(self._moved(tensor))
+            return results
+        return tree_map(self._moved, func(*tree_map(self._moved, args), **tree_map(self._moved, kwargs)))
+
+    def _is_exact(self, value: Any) -> bool:
+        """Whether a result need not have been rounded: the narrow type holds it, or it is integral."""
+        if not _is_rounded(value):
+            return True
+        if value.is_complex():
+            return self._is_exact(torch.view_as_real(value.resolve_conj()))
+        narrow = self._narrow_of(value)
+        unrounded = value.round() if narrow is value.dtype else value.to(narrow).to(value.dtype)
+        return bool(((value == unrounded) | ~value.isfinite()).all())
+
+    def _moved(self, value: Any) -> Any:
+        """Off by random amounts; again values of the narrow type, so that what copies them is exact."""
+        if not _is_rounded(value):
+            return value
+        if value.is_complex():
+            return torch.view_as_complex(self._moved(torch.view_as_real(value.resolve_conj())))
+        generator = self._generators.get(value.device)
+        if generator is None:
+            generator = self._generators[value.device] = torch.Generator(value.device).manual_seed(self._seed)
+        narrow = self._narrow_of(value)
+        noise = torch.empty_like(value, dtype=torch.float32).normal_(generator=generator)
+        moved = (value * (1 + self._amount(narrow) * noise)).to(narrow).to(value.dtype)
+        return torch.where(moved.isfinite(), moved, value)
+
+    def _narrow_of(self, value: Tensor) -> torch.dtype:
+        return self._narrow if value.dtype is torch.float64 else value.dtype
+
+
+def _is_rounded(value: Any) -> bool:
+    """Whether arithmetic rounds such values."""
+    return isinstance(value, Tensor) and value.dtype in TYPES

@@ -1,0 +1,111 @@
+"""The inputs that a compilation is made for, and the function run eagerly on others in their places."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from torch import Tensor, nn
+
+from aotkit import aot
+from aotkit.aot import pytree
+from aotkit.arguments import Arguments
+from aotkit.captures import Walk
+from aotkit.copies import Plan, run_on_copies
+from aotkit.errors import AotkitError, OwnError, TraceError
+from aotkit.random import Draws, SeedNeeded, new_seed
+from aotkit.recipe import Recipe
+from aotkit.substitution import substituted
+
+
+class Signature:
+    """The inputs that a compilation is made for: arguments, and tensors that the function captures.
+
+    Attributes:
+        captured: the tensors that the function captures.
+        tensors: all tensors, arguments first.
+        names: one for each.
+        generators: random generators that the function draws from, besides torch's own.
+        seeded: whether a seed follows the tensors as one more input, since the function draws shared random numbers.
+    """
+
+    def __init__(self, recipe: Recipe, arguments: Arguments, walk: Walk, names: Sequence[str]) -> None:
+        self._fn = recipe.fn
+        self._arguments = arguments
+        self._walk = walk
+        self.captured = [tensor for _, tensor in walk.tensors.values()]
+        self.tensors = [*arguments.tensors, *self.captured]
+        self.names = [*names, *(name for name, _ in walk.tensors.values())]
+        self.generators = walk.generators
+        self.seeded = False
+        self._shares_random = recipe.random == "shared"
+        self.static = [False] * len(arguments.tensors) + [True] * len(self.captured)
+
+    def run(self, doing: str, tensors: Sequence[Any]) -> Any:
+        """Run the function with `tensors` in the places of `self.tensors`."""
+        with self.running(doing, tensors) as outputs:
+            return outputs
+
+    @contextmanager
+    def running(self, doing: str, tensors: Sequence[Any]) -> Iterator[Any]:
+        """The same, for as long as the outputs are used: a backward pass may run parts of the function again."""
+        tensors = self._stand_ins(tensors)
+        n = len(self._arguments.tensors)
+        captured = self._walk.tensors
+        args, kwargs = self._arguments.rebuild(tensors[:n])
+        before = pytree.tree_flatten((args, kwargs))
+        replacements = dict(zip(captured, tensors[n:], strict=True))
+        walk = self._walk
+        with substituted(walk.slots, walk.containers, walk.caches, replacements, doing):
+            outputs = self._fn(*args, **kwargs)
+            leaves, spec = pytree.tree_flatten((args, kwargs))
+            if spec != before[1] or any(a is not b for a, b in zip(leaves, before[0], strict=True)):
+                raise TraceError(
+                    f"the function changes a list or dict among its arguments while it is {doing}; a compiled graph "
+                    "would not repeat that. Return the new value instead, or use capture='dynamo'."
+                )
+            yield outputs
+
+    def plan(self) -> Plan:
+        """How to run the function on copies of its inputs."""
+        return Plan(self.generators, randomness=self.randomness)
+
+    def randomness(self, seed: Tensor | None = None) -> AbstractContextManager[Any]:
+        """What the function runs under, so that it draws its random numbers from a seed: a new one, if none is given.
+
+        Raises:
+            SeedNeeded: it draws, but is not seeded.
+        """
+        if not self._shares_random:
+            return nullcontext()
+        if seed is None and self.seeded:
+            seed = new_seed()
+        return aot.SharedRandom(Draws(seed))
+
+    def _stand_ins(self, tensors: Sequence[Any]) -> list[Any]:
+        """The tensors to run with: one for each input that is one tensor, parameters where parameters are."""
+        first: dict[int, Any] = {}
+        for original, given in zip(self.tensors, tensors, strict=True):
+            if first.setdefault(id(original), given) is given and given is not original:
+                vars(given).update(vars(original))
+                if isinstance(original, nn.Parameter):
+                    given._is_param = True  # makes isinstance(given, nn.Parameter) true
+        return [first[id(original)] for original in self.tensors]
+
+
+def outcome_in_eager(signature: Signature) -> Any:
+    """Outputs, gradients and mutations of the function itself, run on copies of the inputs.
+
+    Raises:
+        OwnError: the function raises.
+    """
+    run = functools.partial(signature.running, "run on copies of its inputs")
+    try:
+        return run_on_copies(run, signature.tensors, signature.plan())
+    except SeedNeeded:
+        signature.seeded = True
+        return outcome_in_eager(signature)
+    except AotkitError:
+        raise
+    except Exception as e:
+        raise OwnError(e) from e

@@ -42,11 +42,11 @@ def check(
     again = functools.partial(run_again, compiled, eager, tensors, resized, want, plan)
     second: SecondRun | None = None
 
-    def meanwhile(*results: Any) -> None:
+    def run_others(*results: Any) -> None:
         nonlocal second
         second = again(results)
 
-    got = run_on_copies(compiled, tensors, replace(plan.compiled(), twice=True, meanwhile=meanwhile))
+    got = run_on_copies(compiled, tensors, replace(plan.compiled(), twice=True, after_backward=run_others))
     if second is not None and second.overwritten:
         problem = "were overwritten by a later call"
         return CheckReport(subject, [Comparison("results of the first run", problem=problem)])

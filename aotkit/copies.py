@@ -57,7 +57,8 @@ class Plan:
         seed: of torch's generator; None: as it is.
         twice: run backward twice.
         backward: run backward at all.
-        meanwhile: called between the two backward passes with the outputs and gradients, or after the only one.
+        before_backward: called between forward and backward.
+        after_backward: called with the outputs and gradients, before the second backward pass.
         randomness: what the function runs under, so that it draws the numbers of aotkit's own.
     """
 
@@ -66,7 +67,8 @@ class Plan:
     seed: int | None = None
     twice: bool = False
     backward: bool = True
-    meanwhile: Callable[[Any, Sequence[Tensor | None]], None] | None = None
+    before_backward: Callable[[], None] = lambda: None
+    after_backward: Callable[[Any, Sequence[Tensor | None]], None] = lambda outputs, gradients: None
     randomness: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def compiled(self) -> "Plan":
@@ -106,12 +108,13 @@ def _run_on_copies(
     differentiate: Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], bool], list[Tensor | None]],
 ) -> Outcome:
     leaves, inputs = copy_inputs(tensors, plan.change)
+    grad = torch.is_grad_enabled()
     before = [_state(x) for x in inputs]
     # The caller's hooks are for the tensors that the real call saves; a function may leave another gradient mode.
     with (
         random_state(),
         unmoved(plan.generators),
-        torch.set_grad_enabled(torch.is_grad_enabled()),
+        torch.set_grad_enabled(grad),
         without_saved_tensor_hooks(),
     ):
         if plan.seed is not None:
@@ -125,12 +128,14 @@ def _run_on_copies(
             results += [x for x, c in zip(inputs, changed, strict=True) if c]
             roots = [t for t in results if t.requires_grad]
             wanted = [x for x in leaves if x.requires_grad]
+            with torch.set_grad_enabled(grad):
+                plan.before_backward()
             gradients, again, cotangents = None, None, _cotangents(roots)
             has_backward = bool(roots and wanted and torch.is_grad_enabled() and plan.backward)
             if has_backward:
                 gradients = _in_places(differentiate(roots, wanted, cotangents, plan.twice), leaves)
-            if plan.meanwhile is not None:
-                plan.meanwhile(outputs, gradients or ())
+            with torch.set_grad_enabled(grad):
+                plan.after_backward(outputs, gradients or ())
             if has_backward and plan.twice:
                 again = _in_places(differentiate(roots, wanted, cotangents, False), leaves)
             overwrote = not all(map(torch.equal, cotangents, _cotangents(roots)))

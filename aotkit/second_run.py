@@ -66,15 +66,27 @@ def run_again(
     if want is None:
         return None
 
-    def second() -> Outcome:
-        return run_on_copies(compiled, inputs, plan.compiled())
+    others: list[Outcome | None] = []
 
     def third() -> Outcome:
         return run_on_copies(compiled, tensors, Plan(plan.generators, backward=False))
 
-    # Threads share the generators: which of two draws first is anybody's guess.
-    got, other = _run_both(second, third, beside and not first.draws)
-    return SecondRun(inputs, plan, want, got, other, overwritten=before != _fingerprint(results))
+    def finish() -> None:
+        # An error in another thread would be one for the user, too: no wrong value.
+        if running is None or (running.exception() is None and running.result() is None):
+            others.append(third())
+        else:
+            others.append(None if running.exception() else running.result())
+
+    with ThreadPoolExecutor(1) as threads:
+        # Threads share the generators: which of two draws first is anybody's guess.
+        running = threads.submit(_with_switches_as_here(third)) if beside and not first.draws else None
+        try:
+            plan_of_compiled = replace(plan.compiled(), before_backward=finish)
+            got: Outcome | Exception = run_on_copies(compiled, inputs, plan_of_compiled)
+        except Exception as e:
+            got = e
+    return SecondRun(inputs, plan, want, got, others[0] if others else None, before != _fingerprint(results))
 
 
 def _in_eager(eager: Run, inputs: Sequence[Tensor], plan: Plan, first: Outcome) -> Outcome | None:
@@ -89,7 +101,8 @@ def _in_eager(eager: Run, inputs: Sequence[Tensor], plan: Plan, first: Outcome) 
 def _as_finite(second: Outcome, first: Outcome) -> bool:
     """Whether only such values are NaN or infinite as were before: what gives others is no value for this function."""
     values = zip(*(pytree.tree_leaves((o.outputs, o.gradients)) for o in (second, first)), strict=True)
-    return all(not isinstance(a, Tensor) or bool(a.isfinite().all() or not b.isfinite().all()) for a, b in values)
+    pairs = [(a, b) for a, b in values if isinstance(a, Tensor) and not a.is_meta]
+    return all(bool(a.isfinite().all()) or not b.isfinite().all() for a, b in pairs)
 
 
 def _fingerprint(results: Any) -> list[str]:
@@ -98,27 +111,14 @@ def _fingerprint(results: Any) -> list[str]:
     return [str((t.abs() if t.is_complex() else t).double().abs().nan_to_num().sum()) for t in tensors if not t.is_meta]
 
 
-def _run_both(
-    second: Callable[[], Outcome], third: Callable[[], Outcome], beside: bool
-) -> tuple[Outcome | Exception, Outcome | None]:
-    """Run two functions; the other one in another thread, where that has the same switches."""
+def _with_switches_as_here(run: Callable[[], Outcome]) -> Callable[[], Outcome | None]:
+    """The same for another thread; gives None if that cannot have this thread's switches."""
     switches, grad, inference = environment(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     has_stream = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     stream = torch.cuda.stream(torch.cuda.current_stream()) if has_stream else nullcontext()
 
-    def run() -> Outcome | None:
+    def run_there() -> Outcome | None:
         with torch.set_grad_enabled(grad), torch.inference_mode(inference), stream:
-            return third() if environment() == switches else None
+            return run() if environment() == switches else None
 
-    other: Outcome | None = None
-    with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(run) if beside else None
-        try:
-            got: Outcome | Exception = second()
-        except Exception as e:
-            got = e
-    if running is not None:
-        if running.exception():  # as it would be for the user: an error, and no wrong value
-            return got, None
-        other = running.result()
-    return got, other if other or isinstance(got, Exception) else third()
+    return run_there

@@ -26,8 +26,8 @@ WORSE_THAN_EAGER = 10.0
 # The same for the root of the mean square over a tensor. Eager rounds after each operation, fused arithmetic less
 # often; what keeps float16 or bfloat16 between operations where eager does not, or adds up in them, is farther off.
 LESS_EXACT = {torch.float16: 3.0, torch.bfloat16: 3.0}
-# Half a unit in the last place is no matter; without other runs, nor is four by the root of the number of elements: eager's
-# value may be exact by chance.
+# Half a unit in the last place is no matter. Without other runs, nor is four by the root of the number of elements:
+# eager's value may be exact by chance.
 FLOOR, FLOOR_OF_FEW = 0.5, 4.0
 # How often, and by how many units in their last place, rounded values are moved to see how sensitive a result is. The
 # tolerance of float32 is about 800 units, that of the half types a few, so those are moved less: as rounding does.

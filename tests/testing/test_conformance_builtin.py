@@ -8,10 +8,8 @@ from aotkit.testing.conformance.report import matching, run
 from aotkit.testing.conformance.requirements import Subject
 from aotkit.testing.conformance.suites import requirements
 
-NAMES = [
-    *(("backend", name) for name in aotkit.list_backends()),
-    *(("partitioner", name) for name in aotkit.list_partitioners()),
-]
+NAMES = {"backend": aotkit.list_backends(), "partitioner": aotkit.list_partitioners()}
+GROUPS = {kind: sorted({r.name.partition("/")[0] for r in requirements(kind)}) for kind in NAMES}
 EVERY_TIME = {
     "nop": ["contract/*", "reuse/*", "boxed/*", "threads/*", "errors/*", "layout/*"],
     "default": ["cut/*", "random/*"],
@@ -35,6 +33,9 @@ def test_conforms_in(name, pattern):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("kind", "name"), NAMES)
-def test_conforms(kind, name):
-    conforms(kind, name, "*")
+@pytest.mark.parametrize(
+    ("kind", "name", "group"),
+    [(kind, name, g) for kind, names in NAMES.items() for name in names for g in GROUPS[kind]],
+)
+def test_conforms(kind, name, group):
+    conforms(kind, name, f"{group}/*")

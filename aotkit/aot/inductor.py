@@ -35,6 +35,8 @@ _INPUT_ASSERTION = re.compile(r"assert_size_stride\(\w+, \([^()]*\), \([^()]*\)(
 
 
 RANDOM = {"fallback_random": True}
+# Operators that Inductor leaves to libraries, which round their inputs and results.
+_STORING = {getattr(torch.ops.aten, name) for name in ("mm", "addmm", "bmm", "baddbmm", "convolution")}
 
 
 def compile_inner(
@@ -49,9 +51,34 @@ def compile_inner(
     """
     cpp_wrapper = cpp_wrapper and any(isinstance(x, Tensor) and x.is_cuda for x in example_inputs)
     more = {**compile_fx.get_cpp_wrapper_config(), "cpp_wrapper": True} if cpp_wrapper else {}
-    with config.patch({**RANDOM, **settings, **more}), remembered_probes():
+    casts = {"emulate_precision_casts": _rounds_between(gm)}
+    with config.patch({**RANDOM, **casts, **settings, **more}), remembered_probes():
         compiled = compile_fx.compile_fx_inner(gm, example_inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
     return _with_context(compiled) if cpp_wrapper else short_call(compiled, example_inputs)
+
+
+def _rounds_between(gm: GraphModule) -> bool:
+    """Whether a graph converts to a narrower type and back, with nothing in between that stores the narrow values.
+
+    Inductor computes such values in float32 and leaves the conversions out, unless it is told to emulate them.
+    """
+    narrowed: set[Any] = set()
+    for node in gm.graph.nodes:
+        sources = [n for n in node.all_input_nodes if _float_bits(n)]
+        if not sources or getattr(node.target, "overloadpacket", None) in _STORING:
+            continue
+        if any(n in narrowed and _float_bits(n) < _float_bits(node) for n in sources):
+            return True
+        if _float_bits(node) < max(map(_float_bits, sources)) or any(n in narrowed for n in sources):
+            narrowed.add(node)
+    return False
+
+
+def _float_bits(node: Any) -> int:
+    """Of the floating-point type of a node's value; 0 if it has none."""
+    value = node.meta.get("val")
+    is_float = isinstance(value, Tensor) and value.is_floating_point()
+    return torch.finfo(value.dtype).bits if is_float else 0
 
 
 _thread = threading.local()

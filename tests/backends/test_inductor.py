@@ -38,6 +38,18 @@ def test_dropout_of_two_calls_differs():
     assert not torch.equal(compiled(x), compiled(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("between", [torch.clone, torch.relu, lambda x: torch.cat((x, x))])
+def test_conversions_to_a_narrower_type_and_back_round(between, dtype, device):
+    """Inductor leaves them out by default, and then is as far off as the narrow type is coarse."""
+
+    def function(x):
+        return between(x.to(dtype)).float() + 1
+
+    x = torch.randn(50, 20, device=device)
+    torch.testing.assert_close(aotkit.compile(function, backend="inductor")(x), function(x))
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_scaled_dot_product_attention(causal, device):
     def attention(x, w):

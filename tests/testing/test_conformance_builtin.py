@@ -15,6 +15,8 @@ EVERY_TIME = {
     "default": ["cut/*", "random/*"],
     "nx_min_cut": ["cut/*", "random/*"],
 }
+ZEROS = "Inductor makes a constant of a gradient that is zero whatever comes in; of two outputs' it gives both"
+EXPECTED = {name: {"op/aten.floor": ZEROS} for name in ("inductor", "inductor_cpp")}
 
 
 def conforms(kind, name, pattern):
@@ -23,7 +25,9 @@ def conforms(kind, name, pattern):
         subject.require_available()
     except aotkit.UnavailableError as e:
         pytest.skip(str(e))
-    report = run(subject, matching(requirements(kind), pattern))
+    wanted = matching(requirements(kind), pattern)
+    expected = {r.name: EXPECTED[name][r.name] for r in wanted if r.name in EXPECTED.get(name, {})}
+    report = run(subject, wanted, expected)
     assert report.passed, report
 
 

@@ -108,6 +108,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="a registered backend or partitioner")
     parser.add_argument("--kind", choices=("backend", "partitioner"), help="needed if NAME is both")
     parser.add_argument("--case", default="*", metavar="PATTERN", help="only these; * and ? match; default: all")
+    parser.add_argument("--all-operators", action="store_true", help="add opinfo/*: PyTorch's own test database")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
@@ -125,7 +126,7 @@ def _check(options: argparse.Namespace) -> int:
         return 2
     try:
         kind = options.kind or kind_of(options.name)
-        cases = matching(requirements(kind), options.case)
+        cases = matching(requirements(kind, options.all_operators), options.case)
         report = run(Subject(kind, options.name, torch.device(options.device)), cases)
     except UnknownNameError as e:
         print(e, file=sys.stderr)

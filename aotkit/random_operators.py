@@ -237,6 +237,23 @@ def _randperm(draws: Draws, n: int, *, dtype: Any = None, device: Any = None, **
     return _integers(draws, (n,), 2**63, _device(device)).argsort(stable=True).to(dtype or torch.int64)
 
 
+def _multinomial(draws: Draws, self: Tensor, num_samples: int, replacement: bool = False) -> Any:
+    """Indices with probabilities proportional to these; without replacement, of the first among exponential times."""
+    if not _is_drawn(self.dtype) or self.is_complex():
+        return NotImplemented
+    wide = torch.float64 if self.dtype is torch.float64 else torch.float32
+    weights = self.to(wide)
+    if not replacement:
+        times = _exponential(draws, self.shape, wide, self.device)
+        return (weights / times).topk(num_samples, dim=-1).indices
+    limits = weights.cumsum(-1)
+    total = limits[..., -1:]
+    places = _uniform(draws, (*self.shape[:-1], num_samples), wide, self.device) * total
+    # Below the total, so that it is not rounded to a category after the last one that has any probability.
+    places = places.clamp_max(total * (1 - torch.finfo(wide).eps))
+    return torch.searchsorted(limits, places, right=True)
+
+
 def _rrelu(draws: Draws, self: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3,
            training: bool = False, generator: Any = None) -> Any:  # fmt: skip
     if not training or not lower <= upper:
@@ -299,6 +316,7 @@ OPERATORS: dict[Any, Callable[..., Any]] = {
     aten.random_.to: _in_place(_random_to),
     aten.random_.default: _in_place(_random_values),
     aten.randperm.default: _randperm,
+    aten.multinomial.default: _multinomial,
     aten.rrelu_with_noise.default: _rrelu,
     aten.rrelu_with_noise_.default: _rrelu_in_place,
 }

@@ -117,6 +117,22 @@ DISTRIBUTIONS = {
 }
 
 
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_multinomial(replacement, dtype):
+    weights = torch.tensor([0, 1, 0, 3, 4, 8, 0], dtype=dtype)
+    found = drawn(lambda: torch.multinomial(weights.expand(N, 7), 2, replacement=replacement))
+    possible = weights.nonzero().flatten()
+    shares = weights[possible].double() / 16
+    assert_probable(z_of_counts(found[:, 0].bincount(minlength=7)[possible].double(), N * shares))
+    assert bool(torch.isin(found, possible).all())
+    if replacement:
+        pairs = (found[:, 0] * 7 + found[:, 1]).bincount(minlength=49)[(possible[:, None] * 7 + possible).flatten()]
+        assert_probable(z_of_counts(pairs.double(), N * (shares[:, None] * shares).flatten()))
+    else:
+        assert not bool((found[:, 0] == found[:, 1]).any())
+
+
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_distribution(name):
     """Kolmogorov and Smirnov's test."""
@@ -163,6 +179,7 @@ CALLS = {
     "rand": lambda x: x * torch.rand(4, 6) + torch.rand_like(x),
     "randn": lambda x: x * torch.randn(4, 6) + torch.randn_like(x.t()).t(),
     "rand in float64": lambda x: x * torch.rand(4, 6, dtype=torch.float64),
+    "multinomial": lambda x: x[:, :3] * (x.sigmoid().multinomial(3) + x.sigmoid().multinomial(3, True)),
     "bernoulli": lambda x: x * torch.bernoulli(x.sigmoid()) + torch.empty_like(x).bernoulli_(0.3),
     "uniform_": lambda x: x * torch.empty_like(x).uniform_(-1, 2),
     "normal": lambda x: x * torch.empty_like(x).normal_(1, 2) + torch.normal(x, x.abs()),

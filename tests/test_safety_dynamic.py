@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+import aotkit
+
 from .agreement import agrees, compare
 
 SIZES = [(4, 3), (5, 7), (2, 2)]
@@ -238,6 +240,14 @@ def test_partial_backward_and_graph_kept(compile):
         yield x.grad, y.grad
         (a.sum() + b).backward()
         yield x.grad, y.grad
+
+
+def test_results_of_one_function_are_inputs_of_the_next():
+    """torch marks them with an attribute, for TorchDynamo."""
+    double = aotkit.compile(lambda x: (x * 2, x.sin()), backend="nop", dynamic=True)
+    triple = aotkit.compile(lambda x: x * 3, backend="nop", dynamic=True)
+    for y in double(torch.randn(5, 3, requires_grad=True)):
+        assert "runs compiled graphs" in str(triple.explain(y))
 
 
 def test_size_as_text_is_found_by_the_check():

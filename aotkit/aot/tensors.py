@@ -49,8 +49,10 @@ def why_eager_tensor(tensor: Tensor) -> str | None:
     """Why this input cannot enter a compiled graph."""
     if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
         return f"an input is a {type(tensor).__name__}, a tensor subclass"
-    if vars(tensor) and not isinstance(tensor, nn.Parameter | nn.Buffer) and not hasattr(tensor, "_is_param"):
-        return f"an input has the Python attributes {', '.join(vars(tensor))}"
+    # TorchDynamo's own tell which sizes it leaves open, and stay behind where AOTAutograd has seen open sizes.
+    attributes = [name for name in vars(tensor) if not name.startswith("_dynamo_")]
+    if attributes and not isinstance(tensor, nn.Parameter | nn.Buffer) and not hasattr(tensor, "_is_param"):
+        return f"an input has the Python attributes {', '.join(attributes)}"
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         return f"an input is quantized, without data or of layout {tensor.layout}: not a plain strided tensor"
     return None

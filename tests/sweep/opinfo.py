@@ -5,24 +5,17 @@ entry), on equal inputs and from the same seed; outputs, gradients and inputs ar
 `aotkit.checker`, so a hole in that one shows up as a `WrongValue`.
 """
 
-import functools
-import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
-
 import aotkit
+from aotkit.aot.opinfo import function, operators, samples
+from aotkit.testing.conformance.opinfo import difference, evaluate
 
 PARTITIONS = {"nop": ("default", "min_cut", "nx_min_cut"), "inductor": ("min_cut",)}
 MOST_SAMPLES = {"nop": 10_000, "inductor": 2}
-SEED = 20
-TOLERANCE = 1e-4  # of the largest value of a tensor
 
 
 @dataclass(frozen=True)
@@ -66,31 +59,10 @@ class EagerError(Exception):
     """The sample fails in eager mode too, in the same way."""
 
 
-@functools.cache
-def operators() -> dict[str, Any]:
-    """Every operator that can be differentiated in float32 on a CPU, under its full name."""
-    with quiet():
-        from torch.testing._internal import common_methods_invocations as database
-    # The database seeds inside of random operators; no graph can hold that, and `evaluate` seeds outside.
-    database.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
-    return {
-        op.full_name: op
-        for op in database.op_db
-        if op.supports_autograd and torch.float32 in op.supported_backward_dtypes("cpu")
-    }
-
-
 def cases(backend: str) -> list[Case]:
     """All cases of one backend, in the order of the database; one operator's partitioners follow each other."""
     counts = {name: min(MOST_SAMPLES[backend], len(samples(name))) for name in operators()}
     return [Case(name, n, backend, partition) for name, n in counts.items() for partition in PARTITIONS[backend]]
-
-
-def samples(operator: str) -> list[Any]:
-    """The operator's samples; new tensors with the same values on every call."""
-    seed()
-    with quiet():
-        return list(operators()[operator].sample_inputs("cpu", torch.float32, requires_grad=True))
 
 
 def run_case(case: Case, start: int, at: Callable[[int], None]) -> Iterator[Outcome]:
@@ -133,7 +105,8 @@ def run_sample(case: Case, first: Any, second: Any, third: Any) -> None:
     except Exception as e:
         _fails_too(compiled, second, e)
     for sample in (second, third):
-        _compare(evaluate(compiled, sample), want)
+        if (found := difference(evaluate(compiled, sample), want)) is not None:
+            raise WrongValue(found)
     try:
         graphs = [compiled.graphs(s.input, *s.args, **s.kwargs) for s in (second, third)]
     except aotkit.TraceError as e:
@@ -142,66 +115,12 @@ def run_sample(case: Case, first: Any, second: Any, third: Any) -> None:
         raise Recompiled("the second call compiled again")
 
 
-def function(operator: str, sample: Any) -> Callable[..., Any]:
-    """The operator itself; or followed by what makes its result unique, such as the signs of eigenvectors."""
-    op, process = operators()[operator].op, sample.output_process_fn_grad
-    if process.__qualname__.startswith("SampleInput."):  # the default, which changes nothing
-        return op  # type: ignore[no-any-return]
-    return lambda *args, **kwargs: process(op(*args, **kwargs))
-
-
 def _fails_too(compiled: Any, sample: Any, error: Exception) -> None:
     try:
         evaluate(compiled, sample)
     except Exception as e:
         raise (EagerError(_one_line(error)) if type(e) is type(error) else e) from e
     raise WrongValue(f"eager mode raises {type(error).__name__}: {_one_line(error)}; the compiled function does not")
-
-
-def evaluate(fn: Callable[..., Any], sample: Any) -> dict[str, Any]:
-    """Outputs, gradients with random cotangents, and the inputs after the call, by name."""
-    arguments = (sample.input, sample.args, sample.kwargs)
-    inputs = [t for t in pytree.tree_leaves(arguments) if isinstance(t, Tensor)]
-    wanted = [t for t in inputs if t.requires_grad]
-    seed()
-    outputs = pytree.tree_leaves(fn(sample.input, *sample.args, **sample.kwargs))
-    roots = [t for t in outputs if isinstance(t, Tensor) and t.requires_grad]
-    cotangents = [torch.randn(t.shape, dtype=t.dtype, generator=torch.Generator().manual_seed(SEED)) for t in roots]
-    gradients = torch.autograd.grad(roots, wanted, cotangents, allow_unused=True) if roots and wanted else []
-    found = {"output": outputs, "gradient": gradients, "input": inputs}
-    return {f"{kind} {i}": value for kind, values in found.items() for i, value in enumerate(values)}
-
-
-def _compare(got: dict[str, Any], want: dict[str, Any]) -> None:
-    if list(got) != list(want):
-        raise WrongValue(f"has {', '.join(got)}; eager mode has {', '.join(want)}")
-    for what, w in want.items():
-        g = got[what]
-        if not isinstance(w, Tensor) or not isinstance(g, Tensor):
-            if type(g) is not type(w) or not (g == w or g != g):
-                raise WrongValue(f"{what} is {g!r}, eager's is {w!r}")
-            continue
-        if g.requires_grad != w.requires_grad:
-            raise WrongValue(f"{what} has requires_grad={g.requires_grad}, eager's has not")
-        try:
-            torch.testing.assert_close(g, w, rtol=0, atol=_allowed(w), equal_nan=True, check_stride=False)
-        except AssertionError as e:
-            raise WrongValue(f"{what}: {' '.join(str(e).split())}") from e
-
-
-def _allowed(tensor: Tensor) -> float:
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return 0.0
-    values = tensor.detach().to_dense().abs()
-    values = values[values.isfinite()]
-    return TOLERANCE * float(values.max()) if values.numel() else 0.0
-
-
-def seed() -> None:
-    """Put every generator that samples and operators draw from at one place."""
-    torch.manual_seed(SEED)
-    random.seed(SEED)
-    np.random.seed(SEED)
 
 
 def quiet() -> Any:

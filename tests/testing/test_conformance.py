@@ -1,6 +1,8 @@
 """The conformance suites find what is wrong with a plug-in, and name it."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -203,3 +205,44 @@ def test_check_tells_wrong_usage_from_an_unavailable_plugin(capsys):
     finally:
         aotkit.unregister_backend("elsewhere")
     assert "it needs a quantum computer" in capsys.readouterr().err
+
+
+def test_every_operator_of_torchs_test_database(capsys):
+    assert main(["check", "nop", "--all-operators", "--case", "opinfo/*soft*"]) == 0
+    assert int(capsys.readouterr().out.split()[1]) > 10
+    only_soft = [r for r in requirements("backend", all_operators=True) if r.name == "opinfo/softmax"]
+    (outcome,) = run(Subject("backend", without_softmax, torch.device("cpu")), only_soft).outcomes
+    assert outcome.is_failure
+    assert outcome.message.startswith("AssertionError: sample 0: output 0: ")
+
+
+def without_softmax(gm, example_inputs):
+    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten._softmax.default):
+        node.target = lambda x, dim, half_to_float: x.clone()
+    gm.recompile()
+    return gm
+
+
+PYTEST = """
+import aotkit
+from aotkit.testing import BackendConformance
+
+class TestExpected(BackendConformance):
+    name = "nop"
+    expected_failures = {"sizes/one": "of no reason"}
+
+class TestAbsent(BackendConformance):
+    name = aotkit.Backend(lambda gm, example_inputs: gm, unavailable=lambda: "it needs a TPU.")
+"""
+
+
+def test_pytest_reports_unexpected_passes_and_absent_plug_ins(tmp_path):
+    (tmp_path / "test_it.py").write_text(PYTEST)
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-k", "sizes", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "[XPASS(strict)] of no reason (if it passes, remove it from expected_failures)" in done.stdout
+    assert "it needs a TPU." in done.stdout
+    counts = dict(reversed(part.split()[:2]) for part in done.stdout.splitlines()[-1].split(", "))
+    assert counts["failed"] == "1"
+    assert counts["skipped"] == str(int(counts["passed"]) + 1)

@@ -18,17 +18,19 @@ class _Conformance:
         name: the plug-in: a registered name, or the object itself.
         expected_failures: name or pattern (`dtype/*`) -> reason. Strict: each of them has to fail.
         device: where the inputs are.
+        all_operators: add `opinfo/*`, every operator of PyTorch's own test database; needs expecttest and numpy.
     """
 
     kind: ClassVar[Kind]
     name: ClassVar[Any] = None
     expected_failures: ClassVar[Mapping[str, str]] = {}
     device: ClassVar[str] = "cpu"
+    all_operators: ClassVar[bool] = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if cls.name is not None:
-            cls.test_conforms = _test(requirements(cls.kind), cls.expected_failures)  # type: ignore[attr-defined]
+            cls.test_conforms = _test(requirements(cls.kind, cls.all_operators), cls.expected_failures)  # type: ignore[attr-defined]
 
 
 class BackendConformance(_Conformance):

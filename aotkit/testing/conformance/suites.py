@@ -2,7 +2,7 @@
 
 import aotkit
 from aotkit.errors import UnknownNameError
-from aotkit.testing.conformance import calls, contract, errors, operators, partitioning, values
+from aotkit.testing.conformance import calls, contract, errors, operators, opinfo, partitioning, values
 from aotkit.testing.conformance.requirements import Kind, Requirement, Requirements
 
 SUITES: dict[Kind, list[Requirements]] = {
@@ -30,9 +30,17 @@ SUITES: dict[Kind, list[Requirements]] = {
 }
 
 
-def requirements(kind: Kind) -> list[Requirement]:
-    """The requirements on one kind of plug-in."""
-    return [r for group in SUITES[kind] for r in group]
+def requirements(kind: Kind, all_operators: bool = False) -> list[Requirement]:
+    """The requirements on one kind of plug-in.
+
+    Args:
+        all_operators: with every operator of PyTorch's own test database.
+
+    Raises:
+        UnavailableError: the database needs packages that are not installed.
+    """
+    groups = [*SUITES[kind], *([opinfo.operators()] if all_operators else [])]
+    return [r for group in groups for r in group]
 
 
 def kind_of(name: str) -> Kind:

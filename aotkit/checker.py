@@ -29,6 +29,7 @@ def check(
     want: Outcome,
     plan: Plan = Plan(),  # noqa: B008
     resized: Sequence[Sequence[Tensor]] = (),
+    threads: bool = True,
 ) -> CheckReport:
     """Run `compiled` on copies of `tensors`, and of others, and compare.
 
@@ -38,13 +39,14 @@ def check(
         want: eager's outcome for the same tensors and plan; the inputs in it are freed.
         plan: how eager runs.
         resized: sets of inputs of other sizes, which the compiled function takes, too.
+        threads: call it in two threads at a time, too.
     """
     again = functools.partial(run_again, compiled, eager, tensors, resized, want, plan)
     second: SecondRun | None = None
 
     def run_others(*results: Any) -> None:
         nonlocal second
-        second = again(results)
+        second = again(results, beside=threads)
 
     got = run_on_copies(compiled, tensors, replace(plan.compiled(), twice=True, after_backward=run_others))
     if second is not None and second.overwritten:

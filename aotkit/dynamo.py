@@ -1,6 +1,7 @@
 """Capture by TorchDynamo: `capture="dynamo"`, and aotkit's backends under `torch.compile`."""
 
 import contextvars
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -187,13 +188,15 @@ class _CapturedGraph:
 
         eager, compiled = filled(self._gm), filled(self.run)
         want = run_on_copies(eager, tensors)
-        report = checker.check(recipe.subject, names, compiled, eager, tensors, want)
+        # Another thread could want TorchDynamo, which waits for this compilation.
+        check = functools.partial(checker.check, threads=False)
+        report = check(recipe.subject, names, compiled, eager, tensors, want)
         if not report.passed:
             from aotkit import culprit
 
             def attempt(other: Recipe) -> CheckReport:
                 traced = _trace_again(filled(Interpreter(self._gm).run), tensors, other)
-                return checker.check(other.subject, names, traced, eager, tensors, run_on_copies(eager, tensors))
+                return check(other.subject, names, traced, eager, tensors, run_on_copies(eager, tensors))
 
             report.culprit = culprit.find(replace(recipe, dynamic=False), attempt)
         return report

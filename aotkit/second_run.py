@@ -1,7 +1,7 @@
 """Run a compiled function again: with other values and sizes, and in another thread at the same time as before."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.aot import pytree
+from aotkit.aot import COMPILE_LOCK, pytree
 from aotkit.aot.environment import environment
 from aotkit.copies import Outcome, Plan, Run, run_on_copies
 from aotkit.other_values import SEED, far_values, near_values
 
 CHANGES = (far_values, near_values)
+# Seconds to wait for a thread, which may be waiting for something that this one holds.
+PATIENCE = 60.0
 
 
 @dataclass
@@ -26,7 +28,7 @@ class SecondRun:
         plan: how eager ran.
         want: what eager gives.
         got: what the compiled function gives, or the error that it raises.
-        third: what it gives for the inputs of the first run; None if that raises in another thread.
+        third: what it gives for the inputs of the first run; None if `got` is an error.
         overwritten: whether results of the first run changed meanwhile.
     """
 
@@ -66,27 +68,15 @@ def run_again(
     if want is None:
         return None
 
-    others: list[Outcome | None] = []
-
-    def third() -> Outcome:
-        return run_on_copies(compiled, tensors, Plan(plan.generators, backward=False))
-
-    def finish() -> None:
-        # An error in another thread would be one for the user, too: no wrong value.
-        if running is None or (running.exception() is None and running.result() is None):
-            others.append(third())
-        else:
-            others.append(None if running.exception() else running.result())
-
-    with ThreadPoolExecutor(1) as threads:
-        # Threads share the generators: which of two draws first is anybody's guess.
-        running = threads.submit(_with_switches_as_here(third)) if beside and not first.draws else None
-        try:
-            plan_of_compiled = replace(plan.compiled(), before_backward=finish)
-            got: Outcome | Exception = run_on_copies(compiled, inputs, plan_of_compiled)
-        except Exception as e:
-            got = e
-    return SecondRun(inputs, plan, want, got, others[0] if others else None, before != _fingerprint(results))
+    third = _Third(lambda: run_on_copies(compiled, tensors, Plan(plan.generators, backward=False)))
+    if beside and not first.draws:  # threads share the generators: which of two draws first is anybody's guess
+        third.begin()
+    plan_of_compiled = replace(plan.compiled(), before_backward=third.finish)
+    try:
+        got: Outcome | Exception = run_on_copies(compiled, inputs, plan_of_compiled)
+    except Exception as e:
+        got = e
+    return SecondRun(inputs, plan, want, got, third.outcome, before != _fingerprint(results))
 
 
 def _in_eager(eager: Run, inputs: Sequence[Tensor], plan: Plan, first: Outcome) -> Outcome | None:
@@ -111,14 +101,37 @@ def _fingerprint(results: Any) -> list[str]:
     return [str((t.abs() if t.is_complex() else t).double().abs().nan_to_num().sum()) for t in tensors if not t.is_meta]
 
 
-def _with_switches_as_here(run: Callable[[], Outcome]) -> Callable[[], Outcome | None]:
-    """The same for another thread; gives None if that cannot have this thread's switches."""
-    switches, grad, inference = environment(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-    has_stream = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    stream = torch.cuda.stream(torch.cuda.current_stream()) if has_stream else nullcontext()
+class _Third:
+    """A run that may begin in another thread.
 
-    def run_there() -> Outcome | None:
-        with torch.set_grad_enabled(grad), torch.inference_mode(inference), stream:
-            return run() if environment() == switches else None
+    Attributes:
+        outcome: what came of it, once it is finished.
+    """
 
-    return run_there
+    def __init__(self, run: Callable[[], Outcome]) -> None:
+        self._run = run
+        self._thread: Future[Outcome | None] | None = None
+        self.outcome: Outcome | None = None
+
+    def begin(self) -> None:
+        """Begin in a thread with this one's switches, where it can have those."""
+        switches, grad, inference = environment(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        has_stream = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        stream = torch.cuda.stream(torch.cuda.current_stream()) if has_stream else nullcontext()
+
+        def run() -> Outcome | None:
+            with COMPILE_LOCK.awaited(), torch.set_grad_enabled(grad), torch.inference_mode(inference), stream:
+                return self._run() if environment() == switches else None
+
+        threads = ThreadPoolExecutor(1)
+        self._thread = threads.submit(run)
+        threads.shutdown(wait=False)
+
+    def finish(self) -> None:
+        """Wait for it, or where it could not be run in a thread, run it now."""
+        if self._thread is not None:
+            try:
+                self.outcome = self._thread.result(PATIENCE)
+            except Exception:  # as it would be for the user: an error, and no wrong value
+                self.outcome = None
+        self.outcome = self.outcome or self._run()

@@ -283,6 +283,20 @@ def test_memory_that_two_threads_share():
     assert "another thread" in found["second run"]
 
 
+def test_a_compiled_function_inside_of_an_operator():
+    """The other thread of the check would wait for this one, which waits for it."""
+    inner = aotkit.compile(lambda x: x.sin(), backend="nop")
+
+    @torch.library.custom_op("aotkit_tests::nested", mutates_args=())
+    def nested(x: torch.Tensor) -> torch.Tensor:
+        return inner(x)
+
+    nested.register_fake(torch.empty_like)
+    report = aotkit.check(lambda x: nested(x) * 2, torch.randn(4), backend="nop")
+    assert report.passed
+    assert report.repeated
+
+
 def test_values_that_change_from_run_to_run():
     """In float64 they differ at random, which is no rounding."""
     steps = itertools.count()

@@ -18,8 +18,33 @@ from torch.fx.traceback import preserve_node_meta
 from aotkit.aot.overlap import correct_overlap
 from aotkit.aot.recurrent import correct_recurrent_layers
 
-# Tracing swaps tensors inside the user's objects and patches torch's global configuration: one thread at a time.
-COMPILE_LOCK = threading.RLock()
+
+class CompileLock:
+    """Tracing swaps tensors inside the user's objects and patches torch's global configuration: one thread at a time.
+
+    A thread that the holder waits for must not wait for the holder: there it raises.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._thread = threading.local()
+
+    def __enter__(self) -> None:
+        if getattr(self._thread, "is_awaited", False):
+            raise RuntimeError("A function would have to be compiled in a thread that the check of another waits for.")
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """For a thread that the holder waits for."""
+        self._thread.is_awaited = True
+        yield
+
+
+COMPILE_LOCK = CompileLock()
 
 Layout = tuple[list[int], list[int]]  # sizes and strides
 

@@ -38,6 +38,7 @@ def test_dropout_of_two_calls_differs():
     assert not torch.equal(compiled(x), compiled(x))
 
 
+@pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.11 leaves them out all the same, and the check refuses")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("between", [torch.clone, torch.relu, lambda x: torch.cat((x, x))])
 def test_conversions_to_a_narrower_type_and_back_round(between, dtype, device):

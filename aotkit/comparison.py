@@ -29,6 +29,11 @@ class Comparison:
     allowed: float = 0.0
     problem: str | None = None
 
+    @property
+    def agreement(self) -> str:
+        """How near it is, in words."""
+        return f"ok: largest difference {self.error:.3g}, allowed {self.allowed:.3g}" if self.error else "ok: equal"
+
 
 @dataclass
 class CheckReport:
@@ -54,10 +59,7 @@ class CheckReport:
         again = ", also with other values" if self.repeated else ""
         verdict = f"equals eager{again}" if self.passed else "differs from eager"
         width = max((len(c.what) for c in self.comparisons), default=0)
-        lines = [
-            f"  {c.what:{width}}  {c.problem or f'ok: largest difference {c.error:.3g}, allowed {c.allowed:.3g}'}"
-            for c in self.comparisons
-        ]
+        lines = [f"  {c.what:{width}}  {c.problem or c.agreement}" for c in self.comparisons]
         if self.culprit is not None:
             lines.append(f"  {self.culprit}")
         return "\n".join([f"{self.subject} {verdict}:", *lines])
@@ -140,21 +142,24 @@ def compare_values(what: str, got: Any, want: Any) -> Comparison:
 
 
 def _compare_tensors(what: str, got: Tensor, want: Tensor) -> Comparison:
+    if torch.equal(got, want):
+        return Comparison(what)
     if not (want.is_floating_point() or want.is_complex()):
         different = int((got != want).sum())
         return Comparison(what, problem=f"differs in {different} of {want.numel()} elements" if different else None)
     real = want.real.dtype if want.is_complex() else want.dtype
     wide = torch.complex128 if want.is_complex() else torch.float64
     got, want = got.to(wide), want.to(wide)
-    finite = want.isfinite()
-    if not torch.equal(got.isfinite(), finite) or not torch.equal(
-        got[~finite].nan_to_num(), want[~finite].nan_to_num()
-    ):
-        return Comparison(what, problem="has NaN or infinity at other places than eager's")
-    if not finite.any():
-        return Comparison(what)
-    difference = (got - want).abs()[finite]
-    allowed = allowed_difference(want, real)[finite]
+    difference, allowed = (got - want).abs().flatten(), allowed_difference(want, real).flatten()
+    if not difference.isfinite().all():
+        finite = want.isfinite()
+        if not torch.equal(got.isfinite(), finite) or not torch.equal(
+            got[~finite].nan_to_num(), want[~finite].nan_to_num()
+        ):
+            return Comparison(what, problem="has NaN or infinity at other places than eager's")
+        if not finite.any():
+            return Comparison(what)
+        difference, allowed = difference[finite.flatten()], allowed[finite.flatten()]
     furthest = (difference / allowed).argmax()
     comparison = Comparison(what, float(difference[furthest]), float(allowed[furthest]))
     if comparison.error > comparison.allowed:
@@ -162,7 +167,7 @@ def _compare_tensors(what: str, got: Tensor, want: Tensor) -> Comparison:
         comparison.problem = (
             f"differs by up to {float(difference.max()):.3g} in {wrong} of {want.numel()} elements; "
             f"{comparison.allowed:.3g} is allowed where it is furthest off, by {comparison.error:.3g} ({real}, largest "
-            f"value {float(want[finite].abs().max()):.3g})"
+            f"value {float(want.abs().nan_to_num(0.0, 0.0, 0.0).max()):.3g})"
         )
     return comparison
 

@@ -42,13 +42,15 @@ class CheckReport:
     Attributes:
         subject: the function, backend and partitioner.
         comparisons: one for each output, gradient and mutated input.
-        repeated: whether it held for a second run with other values, other random numbers, and two backward passes.
+        repeated: whether it held for a second run, with other values and other random numbers.
+        resized: whether that run had other sizes.
         culprit: after a failed check, an `aotkit.culprit.Culprit`, or in words why none was found.
     """
 
     subject: str
     comparisons: list[Comparison] = field(default_factory=list)
     repeated: bool = False
+    resized: bool = False
     culprit: Any = None
 
     @property
@@ -56,7 +58,8 @@ class CheckReport:
         return all(c.problem is None for c in self.comparisons)
 
     def __str__(self) -> str:
-        again = ", also with other values" if self.repeated else ""
+        sizes = " and sizes" if self.resized else ""
+        again = f", also with other values{sizes}" if self.repeated else ""
         verdict = f"equals eager{again}" if self.passed else "differs from eager"
         width = max((len(c.what) for c in self.comparisons), default=0)
         lines = [f"  {c.what:{width}}  {c.problem or c.agreement}" for c in self.comparisons]

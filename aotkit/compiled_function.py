@@ -165,11 +165,14 @@ class CompiledFunction(Generic[P, R]):
         self._raise_if_eager(aot.why_eager())
         if self._dynamo is not None:
             raise TraceError("With capture='dynamo', each graph is checked when it is compiled, and not again.")
-        entry = self._entry(args, kwargs)
-        given = self._parameters.canonical(args, kwargs)
         with aot.COMPILE_LOCK:
+            entry = self._entry(args, kwargs)
+            given = self._parameters.canonical(args, kwargs)
             signature, _, _ = self._signature(*given, flatten(*given))
-            report = entry.compare(self._recipe, signature, outcome_in_eager(signature))
+            try:
+                report = entry.compare(self._recipe, signature, outcome_in_eager(signature))
+            except OwnError as e:
+                raise e.error from None
         raise_if_different(report)
         return report
 

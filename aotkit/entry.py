@@ -95,9 +95,19 @@ class Entry:
         """Compare with eager's outcome on copies of the same inputs; frees parts of that."""
         runs = at_once(self.run), functools.partial(signature.running, "run for the check")
         tensors = signature.tensors
-        others = [resized(tensors, layouts[: len(tensors)]) for layouts in self._layouts]  # the seed stays
-        others = [o for o in others if self.accepts(*o)]
-        return checker.check(recipe.subject, signature.names, *runs, tensors, want, signature.plan(), others[:1])
+        others = (resized(tensors, layouts[: len(tensors)]) for layouts in self._layouts)  # the seed stays
+        other = next((o for o in others if o is not None and self.accepts(*o)), None)
+        return checker.check(
+            recipe.subject,
+            signature.names,
+            *runs,
+            tensors,
+            want,
+            signature.plan(),
+            resized=[] if other is None else [other],
+            # Operators of the user's own, and what processes do together, need not work in two threads at a time.
+            threads=all(aot.has_torch_operators(gm) for gm in (self.graphs.forward, self.graphs.backward) if gm),
+        )
 
 
 class Failure:

@@ -239,10 +239,13 @@ def _randperm(draws: Draws, n: int, *, dtype: Any = None, device: Any = None, **
 
 def _multinomial(draws: Draws, self: Tensor, num_samples: int, replacement: bool = False) -> Any:
     """Indices with probabilities proportional to these; without replacement, of the first among exponential times."""
-    if not _is_drawn(self.dtype) or self.is_complex():
+    count = self.shape[-1] if self.dim() else 0
+    if not _is_drawn(self.dtype) or self.is_complex() or not num_samples > 0 or not count:
+        return NotImplemented
+    if not replacement and num_samples > count:
         return NotImplemented
     wide = torch.float64 if self.dtype is torch.float64 else torch.float32
-    weights = self.to(wide)
+    weights = self.to(wide) / self.to(wide).amax(-1, keepdim=True)
     if not replacement:
         times = _exponential(draws, self.shape, wide, self.device)
         return (weights / times).topk(num_samples, dim=-1).indices
@@ -251,7 +254,7 @@ def _multinomial(draws: Draws, self: Tensor, num_samples: int, replacement: bool
     places = _uniform(draws, (*self.shape[:-1], num_samples), wide, self.device) * total
     # Below the total, so that it is not rounded to a category after the last one that has any probability.
     places = places.clamp_max(total * (1 - torch.finfo(wide).eps))
-    return torch.searchsorted(limits, places, right=True)
+    return torch.searchsorted(limits, places, right=True).clamp_max(count - 1)
 
 
 def _rrelu(draws: Draws, self: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3,

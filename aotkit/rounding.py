@@ -11,7 +11,7 @@ from torch import Tensor
 
 from aotkit.aot import pytree
 from aotkit.aot.randomness import SameDraws
-from aotkit.aot.stochastic import StochasticArithmetic
+from aotkit.aot.stochastic import ResultTypes, StochasticArithmetic
 from aotkit.copies import Outcome, Plan, Run, run_on_copies, same_random
 
 # Relative to each element. Fused arithmetic rounds less often than eager's, or in another order.
@@ -74,10 +74,13 @@ class References:
     @functools.cached_property
     def nudged(self) -> Sequence[Outcome] | None:
         """What comes out when each rounded value moves in its last places."""
-        found = []
+        recorder, found = ResultTypes(), []
+        if self._run(recorder, widened=False) is None:
+            return None
         for seed in range(NUDGES):
-            if (run := self._run(StochasticArithmetic(self._dtype, _nudge, seed))) is None:
+            if (run := self._run(StochasticArithmetic(recorder.types, _nudge, seed))) is None:
                 return None
+            run.forget_unchanged()
             found.append(run)
         return found
 
@@ -90,10 +93,10 @@ class References:
         runs = [(_numbers(run.outputs), _numbers(run.gradients)) for run in (again, self.exact)]
         return all(_are_close(*pair) for pair in zip(*runs, strict=True))
 
-    def _run(self, arithmetic: AbstractContextManager[Any]) -> Outcome | None:
+    def _run(self, arithmetic: AbstractContextManager[Any], widened: bool = True) -> Outcome | None:
         @contextmanager
         def run_so(copies: list[Tensor]) -> Iterator[Any]:
-            draws = SameDraws(self._dtype) if self._want.draws else nullcontext()
+            draws = SameDraws(self._dtype) if self._want.draws and widened else nullcontext()
             with draws, arithmetic, self._eager(copies) as outputs:
                 yield outputs
 
@@ -103,7 +106,7 @@ class References:
             return in_float64(values if before is None else before(values))
 
         try:
-            run = run_on_copies(run_so, self._tensors, replace(self._plan, change=change, twice=False))
+            run = run_on_copies(run_so, self._tensors, replace(self._plan, change=change if widened else before))
         except Exception:  # then eager's verdict stands
             return None
         return run if same_random(run.random, self._want.random) else None
@@ -118,7 +121,7 @@ def _numbers(values: Any) -> list[Tensor]:
 def _are_close(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
     """Whether float64 values are the same but for the order in which a GPU adds up."""
     largest = max((float(x.abs().max()) for x in a if x.numel()), default=0.0)
-    return all(float((x - y).abs().max()) <= TOLERANCE[torch.float64] * largest for x, y in zip(a, b, strict=True))
+    return all(bool(((x - y).abs() <= TOLERANCE[torch.float64] * largest).all()) for x, y in zip(a, b, strict=True))
 
 
 def in_float64(values: Tensor) -> Tensor:
@@ -130,7 +133,7 @@ def in_float64(values: Tensor) -> Tensor:
 
 def _nudge(dtype: torch.dtype) -> float:
     """The standard deviation of the relative amounts by which rounded values of a type are moved."""
-    return (NUDGE if dtype in (torch.float32, torch.float64) else NUDGE_OF_HALVES) * torch.finfo(dtype).eps
+    return (NUDGE_OF_HALVES if dtype in LESS_EXACT else NUDGE) * torch.finfo(dtype).eps
 
 
 def is_less_exact(got: Tensor, want: Tensor, references: Sequence[Tensor]) -> bool:

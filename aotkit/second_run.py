@@ -1,21 +1,22 @@
 """Run a compiled function again: with other values and sizes, and in another thread at the same time as before."""
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+import threading
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from aotkit.aot import COMPILE_LOCK, pytree
+from aotkit.aot import COMPILE_LOCK, pytree, random_state
 from aotkit.aot.environment import environment
-from aotkit.copies import Outcome, Plan, Run, run_on_copies
+from aotkit.copies import Outcome, Plan, Run, run_on_copies, unmoved
+from aotkit.input_copies import copy_inputs
 from aotkit.other_values import SEED, far_values, near_values
 
 CHANGES = (far_values, near_values)
-# Seconds to wait for a thread, which may be waiting for something that this one holds.
+# Seconds to wait for a thread, which may itself be waiting for something that this one holds.
 PATIENCE = 60.0
 
 
@@ -28,7 +29,9 @@ class SecondRun:
         plan: how eager ran.
         want: what eager gives.
         got: what the compiled function gives, or the error that it raises.
-        third: what it gives for the inputs of the first run; None if `got` is an error.
+        third: outputs for the inputs of the first run; None if there are none.
+        beside: whether those were computed in another thread at the same time.
+        resized: whether the inputs have other sizes.
         overwritten: whether results of the first run changed meanwhile.
     """
 
@@ -36,7 +39,9 @@ class SecondRun:
     plan: Plan
     want: Outcome
     got: Outcome | Exception
-    third: Outcome | None
+    third: Any
+    beside: bool
+    resized: bool
     overwritten: bool
 
 
@@ -68,7 +73,7 @@ def run_again(
     if want is None:
         return None
 
-    third = _Third(lambda: run_on_copies(compiled, tensors, Plan(plan.generators, backward=False)))
+    third = _Third(compiled, tensors, plan.generators)
     if beside and not first.draws:  # threads share the generators: which of two draws first is anybody's guess
         third.begin()
     plan_of_compiled = replace(plan.compiled(), before_backward=third.finish)
@@ -76,16 +81,19 @@ def run_again(
         got: Outcome | Exception = run_on_copies(compiled, inputs, plan_of_compiled)
     except Exception as e:
         got = e
-    return SecondRun(inputs, plan, want, got, third.outcome, before != _fingerprint(results))
+    finally:
+        third.wait()
+    overwritten = before != _fingerprint(results)
+    return SecondRun(inputs, plan, want, got, third.outputs, third.began, inputs is not tensors, overwritten)
 
 
 def _in_eager(eager: Run, inputs: Sequence[Tensor], plan: Plan, first: Outcome) -> Outcome | None:
     """What eager gives for other values; None if it does not take them."""
     try:
         found = run_on_copies(eager, inputs, plan)
+        return found if plan.change is near_values or _as_finite(found, first) else None
     except Exception:
         return None
-    return found if plan.change is near_values or _as_finite(found, first) else None
 
 
 def _as_finite(second: Outcome, first: Outcome) -> bool:
@@ -95,23 +103,36 @@ def _as_finite(second: Outcome, first: Outcome) -> bool:
     return all(bool(a.isfinite().all()) or not b.isfinite().all() for a, b in pairs)
 
 
-def _fingerprint(results: Any) -> list[str]:
+def _fingerprint(results: Any) -> list[int]:
     """Numbers that change when a result does."""
     tensors = [t.detach() for t in pytree.tree_leaves(results) if isinstance(t, Tensor) and t.layout is torch.strided]
-    return [str((t.abs() if t.is_complex() else t).double().abs().nan_to_num().sum()) for t in tensors if not t.is_meta]
+    return [_checksum(t.resolve_conj().resolve_neg()) for t in tensors if not t.is_meta]
+
+
+def _checksum(tensor: Tensor) -> int:
+    bits = tensor.contiguous().view(-1).view(torch.uint8).long()
+    return int((bits * (torch.arange(len(bits), device=bits.device) % 65521 + 1)).sum())
 
 
 class _Third:
-    """A run that may begin in another thread.
+    """A run as the first, forward only; it may begin in another thread.
 
     Attributes:
-        outcome: what came of it, once it is finished.
+        outputs: what came of it; None if it raised there.
+        began: whether it ran in another thread.
     """
 
-    def __init__(self, run: Callable[[], Outcome]) -> None:
-        self._run = run
-        self._thread: Future[Outcome | None] | None = None
-        self.outcome: Outcome | None = None
+    def __init__(self, compiled: Run, tensors: Sequence[Tensor], generators: Sequence[torch.Generator]) -> None:
+        self._compiled = compiled
+        self._tensors = tensors
+        self._generators = generators
+        self._thread: threading.Thread | None = None
+        self.outputs: Any = None
+        self.began = False
+
+    def _run(self) -> None:
+        with self._compiled(copy_inputs(self._tensors)[1]) as outputs:
+            self.outputs = outputs
 
     def begin(self) -> None:
         """Begin in a thread with this one's switches, where it can have those."""
@@ -119,19 +140,25 @@ class _Third:
         has_stream = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         stream = torch.cuda.stream(torch.cuda.current_stream()) if has_stream else nullcontext()
 
-        def run() -> Outcome | None:
+        def run() -> None:
             with COMPILE_LOCK.awaited(), torch.set_grad_enabled(grad), torch.inference_mode(inference), stream:
-                return self._run() if environment() == switches else None
+                if environment() == switches:
+                    self.began = True
+                    with suppress(Exception):  # as it would be for the user: an error, and no wrong value
+                        self._run()
 
-        threads = ThreadPoolExecutor(1)
-        self._thread = threads.submit(run)
-        threads.shutdown(wait=False)
+        self._thread = threading.Thread(target=run, name="aotkit check", daemon=True)
+        self._thread.start()
 
     def finish(self) -> None:
         """Wait for it, or where it could not be run in a thread, run it now."""
+        self.wait()
+        if not self.began:
+            with random_state(), unmoved(self._generators):
+                self._run()
+
+    def wait(self) -> None:
+        """Wait for the thread, if there is one."""
         if self._thread is not None:
-            try:
-                self.outcome = self._thread.result(PATIENCE)
-            except Exception:  # as it would be for the user: an error, and no wrong value
-                self.outcome = None
-        self.outcome = self.outcome or self._run()
+            self._thread.join(PATIENCE)
+            self.began = self.began or self._thread.is_alive()

@@ -214,7 +214,7 @@ def test_indices_of_an_earlier_call():
 
         return run
 
-    found = refused(lambda x, i: x[i] * 1, torch.randn(5), torch.tensor([1, 3, 3]), backend=compile)
+    found = refused(lambda x, i: x[i] * 1, torch.randn(5), torch.tensor([3, 1, 3]), backend=compile)
     assert "output 0, in a second run with other values" in found
 
 
@@ -263,6 +263,29 @@ def test_an_error_with_other_values():
 
     found = refused(torch.sin, torch.randn(4), backend=compile)
     assert found == {"second run, with other values": "raises RuntimeError: stale handle"}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_type_of_each_value_decides_what_is_rounding(order):
+    """In float32 something may jump; in float64, whatever the inputs are, half a millionth is no rounding."""
+
+    def compile(gm, example_inputs):
+        for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.round.default):
+            node.target = lambda x: (x + 0.5).floor()
+        gm.recompile()
+        return compile_graph(gm, example_inputs)
+
+    inputs = (torch.arange(8.0) + 0.5, torch.ones((), dtype=torch.float64))[::order]
+    assert aotkit.check(lambda a, b: ((a if a.dim() else b) / 3 * 3).round(), *inputs, backend=compile).passed
+    slightly = altering(lambda out, inputs: [y * (1 + 5e-7) for y in out])
+    assert refused(lambda x: x.double() / 3, torch.rand(50), backend=slightly)
+    assert refused(torch.sin, torch.randn(50, dtype=torch.complex128), backend=slightly)
+
+
+def test_doubts_beside_an_empty_output():
+    halves = torch.arange(8.0) + 0.5
+    compile = altering(lambda out, inputs: [out[0], out[1] + (inputs[0] == 2.5)])
+    assert aotkit.check(lambda x: (x[:0], (x / 3 * 3).round()), halves, backend=compile).passed
 
 
 def test_memory_that_two_threads_share():

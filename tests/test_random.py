@@ -133,6 +133,21 @@ def test_multinomial(replacement, dtype):
         assert not bool((found[:, 0] == found[:, 1]).any())
 
 
+@pytest.mark.parametrize("weights", [[0.0] * 5, [1, torch.inf, 1, 1, 1], [0, 1e-45, 0, 0, 0], [torch.nan] * 5], ids=str)
+@pytest.mark.parametrize("replacement", [True, False])
+def test_multinomial_stays_in_range(weights, replacement):
+    """Eager refuses most of these weights, having looked at them."""
+    found = drawn(lambda: torch.multinomial(torch.tensor(weights), 4, replacement))
+    assert 0 <= found.min() <= found.max() < 5
+
+
+@pytest.mark.parametrize("count", [0, 6])
+def test_multinomial_refuses_what_eager_refuses(count):
+    for call in (torch.multinomial, aotkit.compile(torch.multinomial, backend="nop")):
+        with pytest.raises(RuntimeError, match="cannot sample"):
+            call(torch.ones(5), count)
+
+
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_distribution(name):
     """Kolmogorov and Smirnov's test."""

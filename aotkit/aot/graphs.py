@@ -85,6 +85,12 @@ def generators_of(gm: GraphModule, known: Sequence[Any] = ()) -> list[torch.Gene
     return list({g._cdata: g for g in found if g._cdata not in {k._cdata for k in known}}.values())
 
 
+def has_torch_operators(gm: GraphModule) -> bool:
+    """Whether all that a graph calls computes tensors from tensors, and is torch's own."""
+    targets = [n.target for n in gm.graph.nodes if n.op == "call_function"]
+    return all(getattr(t, "namespace", "builtin") in ("aten", "prims", "builtin") for t in targets)
+
+
 def mutated_inputs(graph: Graph) -> set[Any]:
     """The placeholders whose tensors the graph's function changes in place."""
     descriptions = tree_leaves(graph.output_node().meta.get("desc", ()))

@@ -24,6 +24,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.virtualized import V
 from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
 
 from aotkit.aot.isa import remembered_probes
 from aotkit.aot.tensors import tensor_guard
@@ -64,21 +65,21 @@ def _rounds_between(gm: GraphModule) -> bool:
     """
     narrowed: set[Any] = set()
     for node in gm.graph.nodes:
-        sources = [n for n in node.all_input_nodes if _float_bits(n)]
+        sources = [n for n in node.all_input_nodes if _digits(n)]
         if not sources or getattr(node.target, "overloadpacket", None) in _STORING:
             continue
-        if any(n in narrowed and _float_bits(n) < _float_bits(node) for n in sources):
+        if any(n in narrowed and _digits(n) < _digits(node) for n in sources):
             return True
-        if _float_bits(node) < max(map(_float_bits, sources)) or any(n in narrowed for n in sources):
+        if 0 < _digits(node) < max(map(_digits, sources)) or any(n in narrowed for n in sources):
             narrowed.add(node)
     return False
 
 
-def _float_bits(node: Any) -> int:
-    """Of the floating-point type of a node's value; 0 if it has none."""
-    value = node.meta.get("val")
-    is_float = isinstance(value, Tensor) and value.is_floating_point()
-    return torch.finfo(value.dtype).bits if is_float else 0
+def _digits(node: Any) -> float:
+    """How exact the floating-point type of a node's value, or of the first of several, is; 0 if it has none."""
+    values = pytree.tree_leaves(node.meta.get("val"))
+    types = [v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point()]
+    return 1 / torch.finfo(types[0]).eps if types else 0.0
 
 
 _thread = threading.local()

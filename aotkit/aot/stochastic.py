@@ -15,22 +15,49 @@ from torch.utils._pytree import tree_leaves, tree_map
 TYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
 
 
+# Operators may be missing in float64, such as conversions to it.
+LOOK_AHEAD = 8
+
+Types = list[tuple[Any, list[torch.dtype]]]
+
+
+class ResultTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps the types of what operators return.
+
+    Attributes:
+        types: each operator that ran, with the types of the tensors that it returned.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.types: Types = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        results = func(*args, **kwargs or {})
+        self.types.append((func, [t.dtype for t in tree_leaves(results) if isinstance(t, Tensor)]))
+        return results
+
+
 class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Operators take and give what is off by random amounts, unless their results are exact.
 
     So what depends only on values that were never rounded stays as it is: a comparison or the rounding of an input.
     """
 
-    def __init__(self, narrow: torch.dtype, amount: Callable[[torch.dtype], float], seed: int) -> None:
+    def __init__(self, types: Types, amount: Callable[[torch.dtype], float], seed: int) -> None:
         """Set up.
 
         Args:
-            narrow: the type that float64 stands for.
+            types: of the results of the same operators in the run whose rounding is meant; this one is in float64.
             amount: the standard deviation of the relative amounts, for a type.
             seed: of the amounts.
         """
         super().__init__()  # type: ignore[no-untyped-call]
-        self._narrow = narrow
+        self._types = types
+        self._next = 0
+        self._narrow: torch.dtype = torch.float64
         self._amount = amount
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
@@ -39,6 +66,7 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        self._narrow = self._next_type(func)
         results = func(*args, **kwargs)
         if func.is_view or torch.Tag.nondeterministic_seeded in func.tags:
             return results
@@ -50,6 +78,14 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     tensor.copy_(self._moved(tensor))
             return results
         return tree_map(self._moved, func(*tree_map(self._moved, args), **tree_map(self._moved, kwargs)))
+
+    def _next_type(self, func: Any) -> torch.dtype:
+        """The narrowest type among the results that an operator had; that of the operator before, where it had none."""
+        for i, (known, types) in enumerate(self._types[self._next : self._next + LOOK_AHEAD], self._next + 1):
+            if known is func:
+                self._next = i
+                return min((t.to_real() for t in types if t in TYPES), key=_digits, default=self._narrow)
+        return self._narrow
 
     def _is_exact(self, value: Any) -> bool:
         """Whether a result need not have been rounded: the narrow type holds it, or it is integral."""
@@ -77,6 +113,10 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _narrow_of(self, value: Tensor) -> torch.dtype:
         return self._narrow if value.dtype is torch.float64 else value.dtype
+
+
+def _digits(dtype: torch.dtype) -> float:
+    return -torch.finfo(dtype).eps
 
 
 def _is_rounded(value: Any) -> bool:

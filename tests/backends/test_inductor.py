@@ -40,7 +40,7 @@ def test_dropout_of_two_calls_differs():
 
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.11 leaves them out all the same, and the check refuses")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("between", [torch.clone, torch.relu, lambda x: torch.cat((x, x))])
+@pytest.mark.parametrize("between", [torch.clone, torch.relu, lambda x: torch.cat((x, x)), lambda x: x.chunk(2)[1]])
 def test_conversions_to_a_narrower_type_and_back_round(between, dtype, device):
     """Inductor leaves them out by default, and then is as far off as the narrow type is coarse."""
 

@@ -76,7 +76,7 @@ def compile(
             where a C++ compiler is found, else `nop`.
         partition: a name from `list_partitioners()` or a partitioner. "auto": `min_cut`.
         check: compare outputs, gradients and mutated inputs with eager on the first call of each signature, and once
-            more with other values. That runs `fn` itself up to three times, on copies of its inputs.
+            more with other values. That runs `fn` itself about three times, on copies of its inputs.
         capture: "aot" traces `fn` directly; "dynamo" lets TorchDynamo capture it first, for functions whose Python
             code depends on the values of tensors.
         dynamic: leave the sizes of arguments open where the function allows it.

@@ -16,7 +16,7 @@ def far_values(values: Tensor) -> Tensor:
     """Other signs, other orders of magnitude, other indices, another mask.
 
     They stay between the smallest, or 0, and the largest that there are, so that probabilities, variances and indices
-    remain such. Indices that are in range may yet not be so together: that would end the process on a CUDA device, and so
+    remain such. Indices that are in range may yet not be so together: that would end the process on a CUDA device, so
     integers and masks stay as they are there.
     """
     if values.is_cuda and not (values.is_floating_point() or values.is_complex()):

@@ -18,6 +18,7 @@ from aotkit.other_values import SEED, far_values, near_values
 CHANGES = (far_values, near_values)
 # Seconds to wait for a thread, which may itself be waiting for something that this one holds.
 PATIENCE = 60.0
+PIECE = 1 << 20  # elements
 
 
 @dataclass
@@ -110,8 +111,12 @@ def _fingerprint(results: Any) -> list[int]:
 
 
 def _checksum(tensor: Tensor) -> int:
-    bits = tensor.contiguous().view(-1).view(torch.uint8).long()
-    return int((bits * (torch.arange(len(bits), device=bits.device) % 65521 + 1)).sum())
+    """Depends on all bits and on where they are; in pieces, which need little memory."""
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(tensor.itemsize, torch.int64)
+    bits = tensor.contiguous().view(-1).view(kind)
+    places = torch.arange(min(len(bits), PIECE), device=bits.device) * 2 + 1
+    starts = range(0, len(bits), PIECE)
+    return sum(int((bits[i : i + PIECE] * places[: len(bits) - i]).sum()) * (i + 1) for i in starts)
 
 
 class _Third:

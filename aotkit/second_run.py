@@ -113,7 +113,9 @@ def _fingerprint(results: Any) -> list[int]:
 def _checksum(tensor: Tensor) -> int:
     """Depends on all bits and on where they are; in pieces, which need little memory."""
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(tensor.itemsize, torch.int64)
-    bits = tensor.contiguous().view(-1).view(kind)
+    tensor = tensor.contiguous()
+    # Not `view(-1)`, which keeps the stride 0 of what is empty, or one element, and was expanded.
+    bits = tensor.as_strided((tensor.numel(),), (1,)).view(kind)
     places = torch.arange(min(len(bits), PIECE), device=bits.device) * 2 + 1
     starts = range(0, len(bits), PIECE)
     return sum(int((bits[i : i + PIECE] * places[: len(bits) - i]).sum()) * (i + 1) for i in starts)

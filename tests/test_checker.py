@@ -306,6 +306,16 @@ def test_memory_that_two_threads_share():
     assert "another thread" in found["second run"]
 
 
+@pytest.mark.parametrize("size", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bool, torch.complex128])
+def test_results_that_are_empty_or_expanded(size, dtype):
+    report = aotkit.check(
+        lambda x: (x, x.clone(), x.sum()), torch.zeros(1, dtype=dtype)[:size].expand(size), backend="nop"
+    )
+    assert report.passed
+    assert report.repeated
+
+
 def test_a_compiled_function_inside_of_an_operator():
     """The other thread of the check would wait for this one, which waits for it."""
     inner = aotkit.compile(lambda x: x.sin(), backend="nop")

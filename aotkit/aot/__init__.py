@@ -33,6 +33,7 @@ from aotkit.aot.graphs import (
     separate_gradients,
     sparse_nodes,
 )
+from aotkit.aot.joint import JOINT_TAGS, are_alike, partition_alone, tangents_of
 from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
 from aotkit.aot.shared_random import SharedRandom
 from aotkit.aot.tensors import memory_pattern, negated, tensor_guard, tensor_kind, why_eager_tensor
@@ -58,6 +59,7 @@ def pytree_children(spec: Any) -> Sequence[Any]:
 
 __all__ = [
     "COMPILE_LOCK",
+    "JOINT_TAGS",
     "REASONS_FOR_EAGER",
     "SURROUNDINGS",
     "SWITCHES",
@@ -65,6 +67,7 @@ __all__ = [
     "CompiledGraphs",
     "SharedRandom",
     "TensorReads",
+    "are_alike",
     "boxed",
     "captured_names",
     "compile_alone",
@@ -88,6 +91,7 @@ __all__ = [
     "nnc_fuses_on_cpu",
     "no_other_randomness",
     "outside_fake_mode",
+    "partition_alone",
     "promise_strides",
     "pytree",
     "pytree_children",
@@ -97,6 +101,7 @@ __all__ = [
     "separate_gradients",
     "set_random_states",
     "sparse_nodes",
+    "tangents_of",
     "tensor_guard",
     "tensor_kind",
     "trace",

@@ -19,15 +19,22 @@ def compile_alone(compiler: Callable[..., Any], gm: GraphModule, inputs: Sequenc
         inputs: real tensors like those that the graph is to run on.
     """
     from torch._guards import TracingContext, tracing
+
+    fake_mode, fakes = propagate(gm, inputs)
+    with tracing(TracingContext(fake_mode)), settings(), outside_fake_mode():
+        return compiler(gm, fakes)  # type: ignore[no-any-return]
+
+
+def propagate(gm: GraphModule, inputs: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:
+    """Give each node of a graph a fake tensor, views over the memory of their bases; return (mode, fake inputs)."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
     # Constants of a graph are real tensors.
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fakes = [fake_mode.from_tensor(x, static_shapes=True) for x in inputs]
+    fakes: list[Tensor] = [fake_mode.from_tensor(x, static_shapes=True) for x in inputs]
     FakeTensorProp(gm, fake_mode).propagate_dont_convert_inputs(*fakes)
-    with tracing(TracingContext(fake_mode)), settings(), outside_fake_mode():
-        return compiler(gm, fakes)  # type: ignore[no-any-return]
+    return fake_mode, fakes
 
 
 def without_autocast() -> AbstractContextManager[Any]:

@@ -1,7 +1,7 @@
-"""Graphs, tensors and compilers as Python source."""
+"""Graphs and tensors as Python source."""
 
+import enum
 import math
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.culprit.parts import compiler_of
 from aotkit.culprit.result import NotFound
-from aotkit.interfaces import Backend
-from aotkit.registry import BACKENDS, get_backend
 
 _INDENT = "    "
 
 
-def graph_code(gm: GraphModule) -> str:
+def graph_code(gm: GraphModule, tags: Sequence[str] = ()) -> str:
     """The body of a function that has made `graph`, and returns a module of these nodes.
+
+    Args:
+        tags: which of the notes on the nodes it makes, too.
 
     Raises:
         NotFound: a node holds something that has no source.
@@ -33,8 +33,19 @@ def graph_code(gm: GraphModule) -> str:
         lines.append(f"{node.name} = graph.create_node({', '.join(arguments)})")
         if node.op == "get_attr":
             constants.append(f"{node.target!r}: {_constant(getattr(gm, str(node.target), None))}")
+    lines += _tag_lines(gm, tags)
     lines.append(f"return torch.fx.GraphModule({{{', '.join(constants)}}}, graph)")
     return "\n".join(_INDENT + line for line in lines)
+
+
+def _tag_lines(gm: GraphModule, tags: Sequence[str]) -> list[str]:
+    """The nodes with the same note together."""
+    tagged: dict[tuple[str, str], list[str]] = {}
+    for node in gm.graph.nodes:
+        for tag in (tag for tag in tags if tag in node.meta):
+            tagged.setdefault((tag, _value(node.meta[tag])), []).append(node.name)
+    lines = [(f"for node in [{', '.join(n)}]:", f"    node.meta[{k!r}] = {v}") for (k, v), n in tagged.items()]
+    return [line for pair in lines for line in pair]
 
 
 def _target(target: Any) -> str:
@@ -62,6 +73,8 @@ def _value(value: Any) -> str:
         return "{" + ", ".join(f"{k!r}: {_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, float) and not math.isfinite(value):
         return {"inf": "torch.inf", "-inf": "-torch.inf"}.get(str(value), "torch.nan")
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__module__}.{value}"
     if isinstance(value, torch.device):
         return f"torch.device({str(value)!r})"
     if value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.layout, torch.memory_format)):
@@ -121,26 +134,3 @@ def _literal(tensor: Tensor) -> str:
         parts = ", ".join(_literal(part.contiguous()) for part in (flat.real, flat.imag))
         return f"torch.complex({parts})"
     return f"torch.tensor({_value(flat.tolist())}, dtype={flat.dtype})"
-
-
-def compiler_code(name: str, backend: Backend, attribute: str) -> str:
-    """The body of a function that returns the compiler of a backend."""
-    compiler = compiler_of(backend, attribute)
-    attribute = attribute if getattr(backend, attribute) is not None else "fw_compiler"
-    if (name.startswith("dynamo:") or BACKENDS.is_installed(name)) and _is_named(name, attribute, compiler):
-        return f"{_INDENT}return aotkit.get_backend({name!r}).{attribute}"
-    module, path = getattr(compiler, "__module__", ""), getattr(compiler, "__qualname__", "")
-    if module not in ("", "__main__") and _found(module, path) is compiler:
-        return f"{_INDENT}import {module}\n\n{_INDENT}return {module}.{path}"
-    return f"{_INDENT}raise SystemExit('FILL IN: return the graph compiler of backend {name} here')"
-
-
-def _is_named(name: str, attribute: str, compiler: Any) -> bool:
-    return name.startswith("dynamo:") or getattr(get_backend(name), attribute) == compiler
-
-
-def _found(module: str, path: str) -> Any:
-    found: Any = sys.modules.get(module)
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    return found

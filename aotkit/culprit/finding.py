@@ -7,11 +7,11 @@ from torch.fx import Node
 
 from aotkit.comparison import CheckReport
 from aotkit.culprit.joint import wrong_before_compilers
-from aotkit.culprit.minimise import smallest, without_steps
+from aotkit.culprit.minimise import left_out, smallest
 from aotkit.culprit.parts import Part, Recorder, compiler_of
 from aotkit.culprit.prefixes import first_wrong_prefix
 from aotkit.culprit.result import Culprit, NotFound
-from aotkit.culprit.script import script_of
+from aotkit.culprit.script import compiler_script
 from aotkit.culprit.subgraphs import live_values, nodes_of, steps_of
 from aotkit.culprit.trials import Trial, Trials
 from aotkit.inspection.nodes import output_nodes
@@ -68,8 +68,7 @@ def _wrong_outputs(recipe: Recipe, trials: Trials, whole: Trial) -> Culprit:
     gm = trials.part.gm
     outputs = output_nodes(gm)
     trial = trials.piece([], outputs)
-    if trial is None:
-        _, trial = without_steps(lambda fewer: trials.piece(fewer, outputs), steps_of(gm), whole)
+    trial = trial or left_out(lambda fewer: trials.piece(fewer, outputs), steps_of(gm), whole)[1]
     return _culprit(recipe, trials, gm.graph.output_node(), trial)
 
 
@@ -82,4 +81,4 @@ def _culprit(recipe: Recipe, trials: Trials, node: Node, trial: Trial) -> Culpri
         difference="; ".join(f"{c.what} {c.problem}" for c in trial.report.comparisons if c.problem),
         graph=trial.gm,
     )
-    return replace(culprit, script=script_of(culprit, recipe, trials, trial))
+    return replace(culprit, script=compiler_script(culprit, recipe, trials.part.compiler, trial))

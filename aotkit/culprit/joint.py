@@ -11,9 +11,13 @@ from torch.fx import GraphModule, Node
 from aotkit import aot, checker
 from aotkit.comparison import CheckReport
 from aotkit.copies import Plan, at_once, run_on_copies
+from aotkit.culprit.cuts import Cuts
+from aotkit.culprit.minimise import smallest_cut
 from aotkit.culprit.parts import Part, Recorder
 from aotkit.culprit.reference import Reference
 from aotkit.culprit.result import Culprit
+from aotkit.culprit.script import partitioner_script
+from aotkit.culprit.subgraphs import steps_of
 from aotkit.inspection.source import source_line
 from aotkit.recipe import Recipe
 
@@ -31,7 +35,7 @@ def wrong_before_compilers(
     keeper = _JointKeeper()
     trusted = replace(recipe, backend=Recorder().backend(recipe.backend), partition=keeper)
     if attempt(trusted).passed:
-        return _wrong_cut(parts, keeper)
+        return _wrong_cut(recipe, parts, keeper)
     trusted = replace(trusted, backend=replace(trusted.backend, joint_pass=None))
     if attempt(trusted).passed:
         return Culprit("joint pass")
@@ -60,7 +64,7 @@ class _JointKeeper:
         return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
 
-def _wrong_cut(parts: Mapping[str, Part], keeper: _JointKeeper) -> Culprit:
+def _wrong_cut(recipe: Recipe, parts: Mapping[str, Part], keeper: _JointKeeper) -> Culprit:
     """The first node of the two graphs whose value is not that of the joint graph's node of the same name."""
     joint, forward, backward = keeper.joint, parts["fw_compiler"], parts["bw_compiler"]
     assert joint is not None  # it was partitioned
@@ -92,7 +96,12 @@ def _wrong_cut(parts: Mapping[str, Part], keeper: _JointKeeper) -> Culprit:
         report = checker.check("the cut", names, at_once(cut), at_once(whole), inputs, want, plan)
     named = {f"output {i}": node for i, node in enumerate(nodes)}
     wrong = [(named[c.what], c.problem) for c in report.comparisons if c.problem and c.what in named]
-    return _described(*wrong[0]) if wrong else Culprit("partition")
+    culprit = _described(*wrong[0]) if wrong else Culprit("partition")
+    node = in_joint[culprit.node] if culprit.node else None
+    found = smallest_cut(Cuts(joint, inputs, forward.random, recipe.partition), steps_of(joint), node)
+    if found is None:
+        return culprit
+    return replace(culprit, graph=found.joint, script=partitioner_script(culprit, recipe, found))
 
 
 def _named_inputs(part: Part) -> dict[str, Tensor]:

@@ -22,8 +22,10 @@ class Culprit:
         operator: what it calls, such as `aten.mul.Tensor`.
         line: the user's, that it was traced from.
         difference: how it is off.
-        graph: the smallest graph found that is compiled wrongly, for the forward and the backward graph.
-        script: a program that compiles this graph and exits with 1 while it is wrong; None if there is no graph.
+        graph: the smallest graph found that is compiled wrongly, for the forward and the backward graph; for the
+            partition, the smallest joint graph found that is cut wrongly.
+        script: a program that compiles or cuts this graph, and exits with 1 while it is wrong; None if there is no
+            graph, or none that can be written.
     """
 
     part: str
@@ -41,13 +43,15 @@ class Culprit:
             ValueError: there is none.
         """
         if self.script is None:
-            raise ValueError(f"there is no script for a fault of the {self.part}: it is not one of a compiler.")
+            raise ValueError(
+                f"there is no script for this fault of the {self.part}: nothing that a script can hold shows it alone."
+            )
         Path(path).write_text(self.script, encoding="utf-8")
 
     def __str__(self) -> str:
+        advice = '; write a script with error.report.culprit.write("repro.py")' if self.script else ""
         if self.node is None:
-            return f"the {self.part} is wrong: the graphs differ from eager without any compiler"
+            return f"the {self.part} is wrong: the graphs differ from eager without any compiler{advice}"
         where = f", at {self.line}: {self.line.code}" if self.line else ""
         operator = f" ({self.operator})" if self.operator else ""
-        advice = '; write a script with error.report.culprit.write("repro.py")' if self.script else ""
         return f"first wrong: {self.node}{operator} of the {self.part}{where}{advice}"

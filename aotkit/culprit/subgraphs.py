@@ -1,11 +1,12 @@
 """Pieces of a graph as graphs of their own."""
 
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from aotkit.aot import JOINT_TAGS
 from aotkit.inspection.nodes import operator_name
 
 # Operators whose results have no values yet.
@@ -37,19 +38,29 @@ def _has_value(node: Node) -> bool:
     return isinstance(node.meta.get("val"), Tensor) and operator_name(node) not in _UNINITIALISED
 
 
-def extract(gm: GraphModule, nodes: Collection[Node], outputs: Sequence[Node | None]) -> tuple[GraphModule, list[Node]]:
-    """A graph of these nodes that returns `outputs`, and the nodes whose values are its inputs.
+def inputs_of(gm: GraphModule, nodes: Collection[Node], outputs: Sequence[Node]) -> list[Node]:
+    """The nodes outside of these, constants aside, that they or the outputs read."""
+    around = [n for n in gm.graph.nodes if n not in nodes and (n in outputs or any(u in nodes for u in n.users))]
+    return [n for n in around if n.op != "get_attr"]
 
-    Names and source lines stay. Constants are its own.
+
+def extract(
+    gm: GraphModule, nodes: Collection[Node], outputs: Sequence[Node | None], inputs: Iterable[tuple[Node, str]]
+) -> GraphModule:
+    """A graph of these nodes that returns `outputs`.
+
+    Names, source lines and the tags of a joint graph stay. Constants are its own.
+
+    Args:
+        inputs: the nodes whose values it takes, and what it calls them; what comes twice is read from the first.
     """
     graph, copies = Graph(), dict[Node, Node]()
-    around = [n for n in gm.graph.nodes if n not in nodes and (n in outputs or any(u in nodes for u in n.users))]
-    inputs = [n for n in around if n.op != "get_attr"]
-    for node in inputs:
-        copies[node] = graph.create_node("placeholder", node.name, name=node.name)
+    for node, name in inputs:
+        copies.setdefault(node, graph.create_node("placeholder", name, name=name))
     for node in gm.graph.nodes:
-        if node in nodes or (node in around and node.op == "get_attr"):
+        is_constant = node.op == "get_attr" and (node in outputs or any(u in nodes for u in node.users))
+        if node in nodes or is_constant:
             copies[node] = graph.node_copy(node, copies.__getitem__)
-            copies[node].meta = {k: v for k, v in node.meta.items() if k in ("stack_trace", "val")}
+            copies[node].meta = {k: v for k, v in node.meta.items() if k in ("stack_trace", "val", *JOINT_TAGS)}
     graph.output(tuple(None if n is None else copies[n] for n in outputs))
-    return GraphModule(gm, graph), inputs
+    return GraphModule(gm, graph)

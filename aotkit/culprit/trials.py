@@ -14,7 +14,7 @@ from aotkit.copies import Plan, at_once, run_on_copies
 from aotkit.culprit.parts import Part
 from aotkit.culprit.reference import Reference
 from aotkit.culprit.result import NotFound
-from aotkit.culprit.subgraphs import Step, extract, live_values, nodes_of
+from aotkit.culprit.subgraphs import Step, extract, inputs_of, live_values, nodes_of
 from aotkit.input_copies import copy_inputs
 from aotkit.interfaces import GraphCompiler
 
@@ -63,8 +63,9 @@ class Trials:
         outputs = live_values(self.part.gm, nodes) if outputs is None else outputs
         if all(n is None for n in outputs):
             return None
-        gm, inputs = extract(self.part.gm, nodes, outputs)
-        return self.attempt(gm, self._values(inputs))
+        inputs = inputs_of(self.part.gm, nodes, [n for n in outputs if n is not None])
+        gm = extract(self.part.gm, nodes, outputs, [(n, n.name) for n in inputs])
+        return self.attempt(gm, values_of(self.part.gm, self.part.inputs, self.part.random, inputs))
 
     def attempt(self, gm: GraphModule, inputs: Sequence[Tensor]) -> Trial | None:
         """A graph on these inputs, if it is wrong.
@@ -83,14 +84,21 @@ class Trials:
                 return None
         return None if report.passed else Trial(gm, inputs, report)
 
-    def _values(self, nodes: Sequence[Node]) -> list[Tensor]:
-        """The reference's values of nodes, each in memory of its own."""
-        reference = Reference(self.part.gm, self.part.inputs, nodes)
-        with aot.random_state(), aot.without_autocast(), torch.no_grad():
-            aot.set_random_states(self.part.random)
-            plan = Plan(aot.generators_of(self.part.gm))
-            run_on_copies(at_once(lambda tensors: reference.run(*tensors)), self.part.inputs, plan)
-            return [copy_inputs([reference.values[n]])[1][0] for n in nodes]
+
+def values_of(
+    gm: GraphModule, inputs: Sequence[Tensor], random: Sequence[Tensor], nodes: Sequence[Node]
+) -> list[Tensor]:
+    """The reference's values of nodes, each in memory of its own.
+
+    Args:
+        random: the states of the random generators.
+    """
+    reference = Reference(gm, inputs, nodes)
+    with aot.random_state(), aot.without_autocast(), torch.no_grad():
+        aot.set_random_states(random)
+        plan = Plan(aot.generators_of(gm))
+        run_on_copies(at_once(lambda tensors: reference.run(*tensors)), inputs, plan)
+        return [copy_inputs([reference.values[n]])[1][0] for n in nodes]
 
 
 def replay(gm: GraphModule, inputs: Sequence[Tensor], compiler: GraphCompiler) -> CheckReport:

@@ -1,7 +1,5 @@
 """After a failed check, the report names the first wrong node and has a script that reproduces it."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,9 +9,8 @@ import torch.nn.functional as F
 
 import aotkit
 from aotkit.partitioners.default import partition as default_partition
-from tests.culprit import faults
+from tests.culprit import faults, scripts
 
-ROOT = Path(__file__).resolve().parents[2]
 aten = torch.ops.aten
 
 
@@ -206,9 +203,8 @@ def test_a_wrong_cut_is_told_from_a_wrong_compiler(partition):
         assert culprit.node == "cos"
         assert culprit.line.code == "b = y.cos()"
     assert "of the partition" in str(error)
-    assert culprit.script is None
-    with pytest.raises(ValueError, match="no script"):
-        culprit.write("unused")
+    assert len(faults.operations(culprit.graph)) <= 5
+    assert "return tests.culprit.test_culprit." in culprit.script
 
 
 def test_a_mask_that_is_drawn_twice():
@@ -240,6 +236,8 @@ def test_a_wrong_joint_pass():
     error = failed(two_sines, leaf(4), leaf(4), backend=backend)
     assert error.report.culprit.part == "joint pass"
     assert "the joint pass is wrong" in str(error)
+    with pytest.raises(ValueError, match="no script"):
+        error.report.culprit.write("unused")
 
 
 def test_a_wrong_decomposition():
@@ -286,34 +284,11 @@ def compile_graph(gm, example_inputs):
 """
 
 
-# Runs each of the given scripts as a program, and prints what it exits with.
-RUN_EACH = """
-import runpy, sys
-for path in sys.argv[1:]:
-    try:
-        runpy.run_path(path, run_name="__main__")
-    except SystemExit as e:
-        print("exit", e.code)
-"""
-
-
-def exits(paths, plugin):
-    """What programs exit with that run in a fresh process, and know the plug-in."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(plugin), str(ROOT)])}
-    command = [sys.executable, "-c", RUN_EACH, *map(str, paths)]
-    done = subprocess.run(command, env=environment, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    return [line.split()[1] for line in done.stdout.splitlines() if line.startswith("exit")]
-
-
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
     """A faulty backend, as an installed package has it."""
-    (tmp_path / "faulty_plugin.py").write_text(FAULTY_PLUGIN)
-    info = tmp_path / "faulty_plugin-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty-plugin\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[aotkit.backends]\nfaulty = faulty_plugin:compile_graph\n")
+    entry_points = "[aotkit.backends]\nfaulty = faulty_plugin:compile_graph\n"
+    scripts.install(tmp_path, "faulty_plugin", FAULTY_PLUGIN, entry_points)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     sys.modules.pop("faulty_plugin", None)
@@ -329,18 +304,18 @@ WRITTEN = {
 
 def test_scripts_reproduce_in_a_fresh_process(plugin):
     """Of the backward graph; with indices and strides; with values that random ones do not replace; several results."""
-    scripts = []
+    paths = []
     for operator, (fn, arguments) in WRITTEN.items():
         culprit = culprit_of(fn, *arguments(), backend="faulty")
         assert culprit.operator == operator
         assert [str(n.target) for n in faults.operations(culprit.graph)] == [operator]
         assert "pickle" not in culprit.script
-        scripts.append(plugin / f"{operator}.py")
-        culprit.write(scripts[-1])
-    assert exits(scripts, plugin) == ["1"] * len(scripts)
+        paths.append(plugin / f"{operator}.py")
+        culprit.write(paths[-1])
+    assert scripts.exits(paths, plugin) == ["1"] * len(paths)
     # Once the backend is repaired, they say so.
     (plugin / "faulty_plugin.py").write_text("compile_graph = lambda gm, example_inputs: gm\n")
-    assert exits(scripts, plugin) == ["0"] * len(scripts)
+    assert scripts.exits(paths, plugin) == ["0"] * len(paths)
 
 
 def test_a_backend_that_has_no_name_elsewhere():

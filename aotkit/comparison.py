@@ -9,6 +9,7 @@ from torch import Tensor
 
 from aotkit.aot import pytree
 from aotkit.copies import Outcome, same_random
+from aotkit.pieces import magnitude, pieces
 from aotkit.rounding import allowed_difference
 
 
@@ -85,9 +86,9 @@ def compare(names: Sequence[str], got: Outcome, want: Outcome) -> list[Compariso
             found[-1].problem = f"has strides {list(g.stride())}, eager's has {list(w.stride())}"
     found += _compare_gradients(names, got, want)
     for i, name in enumerate(names):
-        if got.changed[i] or want.changed[i]:
+        if want.changed[i]:
             found.append(compare_values(f"input {name} after the call", got.inputs[i], want.inputs[i]))
-        elif not _identical(got.inputs[i].detach(), want.inputs[i].detach()):
+        elif got.checksums[i] != want.checksums[i]:
             found.append(Comparison(f"input {name} after the call", problem="was overwritten, which eager does not"))
     for i, (mine, eagers) in enumerate(zip(got.memory, want.memory, strict=True)):
         for kind, j in sorted(mine ^ eagers):
@@ -126,12 +127,6 @@ def _layout(value: Any) -> Any:
     return [stride for size, stride in zip(value.shape, value.stride(), strict=True) if size > 1]
 
 
-def _identical(a: Tensor, b: Tensor) -> bool:
-    if a.is_meta or a.layout is not torch.strided:
-        return True
-    return a.shape == b.shape and bool(((a == b) | (a != a) & (b != b)).all())
-
-
 def compare_values(what: str, got: Any, want: Any) -> Comparison:
     """Compare one value of a compiled run with eager's."""
     if not (isinstance(got, Tensor) and isinstance(want, Tensor)):
@@ -148,29 +143,28 @@ def _compare_tensors(what: str, got: Tensor, want: Tensor) -> Comparison:
     if torch.equal(got, want):
         return Comparison(what)
     if not (want.is_floating_point() or want.is_complex()):
-        different = int((got != want).sum())
+        different = sum(int((g != w).sum()) for g, w in pieces(got, want))
         return Comparison(what, problem=f"differs in {different} of {want.numel()} elements" if different else None)
     real = want.real.dtype if want.is_complex() else want.dtype
     wide = torch.complex128 if want.is_complex() else torch.float64
-    got, want = got.to(wide), want.to(wide)
-    difference, allowed = (got - want).abs().flatten(), allowed_difference(want, real).flatten()
-    if not difference.isfinite().all():
-        finite = want.isfinite()
-        if not torch.equal(got.isfinite(), finite) or not torch.equal(
-            got[~finite].nan_to_num(), want[~finite].nan_to_num()
-        ):
+    comparison, furthest, most, wrong, largest = Comparison(what), 0.0, 0.0, 0, magnitude(want)
+    for g, w in pieces(got, want):
+        finite = w.isfinite()
+        if not torch.equal(g.isfinite(), finite) or not torch.equal(g[~finite].nan_to_num(), w[~finite].nan_to_num()):
             return Comparison(what, problem="has NaN or infinity at other places than eager's")
-        if not finite.any():
-            return Comparison(what)
-        difference, allowed = difference[finite.flatten()], allowed[finite.flatten()]
-    furthest = (difference / allowed).argmax()
-    comparison = Comparison(what, float(difference[furthest]), float(allowed[furthest]))
-    if comparison.error > comparison.allowed:
-        wrong = int((difference > allowed).sum())
+        g, w = g[finite].to(wide), w[finite].to(wide)
+        if not len(w):
+            continue
+        difference, allowed = (g - w).abs(), allowed_difference(w, real, largest)
+        share = difference / allowed
+        at = share.argmax()
+        most, wrong = max(most, float(difference.max())), wrong + int((difference > allowed).sum())
+        if (most_here := float(share[at])) > furthest:
+            furthest, comparison.error, comparison.allowed = most_here, float(difference[at]), float(allowed[at])
+    if wrong:
         comparison.problem = (
-            f"differs by up to {float(difference.max()):.3g} in {wrong} of {want.numel()} elements; "
-            f"{comparison.allowed:.3g} is allowed where it is furthest off, by {comparison.error:.3g} ({real}, largest "
-            f"value {float(want.abs().nan_to_num(0.0, 0.0, 0.0).max()):.3g})"
+            f"differs by up to {most:.3g} in {wrong} of {want.numel()} elements; {comparison.allowed:.3g} is allowed "
+            f"where it is furthest off, by {comparison.error:.3g} ({real}, largest value {largest:.3g})"
         )
     return comparison
 

@@ -12,6 +12,7 @@ from aotkit.aot import environment, pytree, random_state, random_states, without
 from aotkit.aot.environment import SWITCHED
 from aotkit.errors import TraceError
 from aotkit.input_copies import Change, copy_inputs
+from aotkit.pieces import checksum
 
 COTANGENT_SEED = 0x5EED
 
@@ -21,10 +22,11 @@ class Outcome:
     """What one run produced.
 
     Attributes:
-        outputs: the outputs, as returned.
+        outputs: the outputs, as returned, but without what autograd keeps for them.
         gradients: one for each input, None where there is none; None altogether if nothing requires gradients.
-        inputs: the inputs after the call.
-        changed: whether each input was mutated.
+        inputs: the inputs after the call; None for those that did not change.
+        changed: whether each input did, or was expected to.
+        checksums: of each input's values after the call.
         memory: for each output, the inputs and earlier outputs that it shares memory with.
         again: the gradients of a second backward pass over the same graph, if it was asked for.
         overwrote_cotangents: whether the backward pass changed the gradients that it was given.
@@ -34,17 +36,14 @@ class Outcome:
 
     outputs: Any
     gradients: list[Tensor | None] | None
-    inputs: list[Tensor]
-    changed: list[bool]
+    inputs: list[Tensor | None]
+    changed: Sequence[bool]
+    checksums: list[int | None]
     memory: list[frozenset[tuple[str, int]]] = field(default_factory=list)
     again: list[Tensor | None] | None = None
     overwrote_cotangents: bool = False
     random: list[Tensor] = field(default_factory=list)
     draws: bool = False
-
-    def forget_unchanged(self) -> None:
-        """Free the inputs that are as they were before."""
-        self.inputs = [x if c else x.new_empty(0) for x, c in zip(self.inputs, self.changed, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,7 @@ class Plan:
         seed: of torch's generator; None: as it is.
         twice: run backward twice.
         backward: run backward at all.
+        changed: whether each input is expected to change; None: to be found out.
         before_backward: called between forward and backward.
         after_backward: called with the outputs and gradients, before the second backward pass.
         randomness: what the function runs under, so that it draws the numbers of aotkit's own.
@@ -67,13 +67,18 @@ class Plan:
     seed: int | None = None
     twice: bool = False
     backward: bool = True
+    changed: Sequence[bool] | None = None
     before_backward: Callable[[], None] = lambda: None
     after_backward: Callable[[Any, Sequence[Tensor | None]], None] = lambda outputs, gradients: None
     randomness: Callable[[], AbstractContextManager[Any]] = nullcontext
 
-    def compiled(self) -> "Plan":
-        """The same for a compiled function, which draws its numbers by itself."""
-        return replace(self, randomness=nullcontext)
+    def compiled(self, want: Outcome) -> "Plan":
+        """The same for a compiled function, which draws its numbers by itself.
+
+        Args:
+            want: eager's outcome, to compare with.
+        """
+        return replace(self, randomness=nullcontext, changed=want.changed)
 
 
 # From inputs to outputs, for as long as these are used: for some functions, more has to be in place for their backward.
@@ -109,7 +114,9 @@ def _run_on_copies(
 ) -> Outcome:
     leaves, inputs = copy_inputs(tensors, plan.change)
     grad = torch.is_grad_enabled()
-    before = [_state(x) for x in inputs]
+    versions = [_version(x) for x in inputs]
+    # Not all that changes a tensor counts its version up: batch norm does not for its running statistics.
+    before = [checksum(x) for x in inputs] if plan.changed is None else []
     # The caller's hooks are for the tensors that the real call saves; a function may leave another gradient mode.
     with (
         random_state(),
@@ -123,9 +130,9 @@ def _run_on_copies(
         with plan.randomness(), run(list(inputs)) as outputs:
             if environment()[1:] != switches:
                 raise TraceError(SWITCHED.format("the function"))
-            changed = [_changed(x, state) for x, state in zip(inputs, before, strict=True)]
+            mutated = [_version(x) != version for x, version in zip(inputs, versions, strict=True)]
             results = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor)]
-            results += [x for x, c in zip(inputs, changed, strict=True) if c]
+            results += [x for x, m in zip(inputs, mutated, strict=True) if m]
             roots = [t for t in results if t.requires_grad]
             wanted = [x for x in leaves if x.requires_grad]
             with torch.set_grad_enabled(grad):
@@ -142,7 +149,18 @@ def _run_on_copies(
         after = _random(plan.generators)
     draws = not same_random(random, after)
     memory = _memory(outputs, inputs)
-    return Outcome(outputs, gradients, inputs, changed, memory, again, overwrote, after, draws)
+    checksums = [checksum(x) for x in inputs]
+    changed = plan.changed
+    if changed is None:
+        changed = [m or a != b for m, a, b in zip(mutated, checksums, before, strict=True)]
+    kept = [x if c else None for x, c in zip(inputs, changed, strict=True)]
+    outputs, kept = without_graph((outputs, kept))
+    return Outcome(outputs, gradients, kept, changed, checksums, memory, again, overwrote, after, draws)
+
+
+def without_graph(values: Any) -> Any:
+    """The same, without what autograd keeps for the backward pass: saved values, and all inputs."""
+    return pytree.tree_map_only(Tensor, lambda t: t.detach().requires_grad_(t.requires_grad), values)
 
 
 def _in_places(gradients: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor | None]:
@@ -189,13 +207,9 @@ def _memory(outputs: Any, inputs: Sequence[Tensor]) -> list[frozenset[tuple[str,
     return found
 
 
-def _state(tensor: Tensor) -> int | Tensor:
-    """Tells whether a tensor was mutated. Inference tensors do not count that: their values have to serve."""
-    return tensor.clone() if tensor.is_inference() else tensor._version
-
-
-def _changed(tensor: Tensor, state: int | Tensor) -> bool:
-    return tensor._version != state if isinstance(state, int) else not torch.equal(tensor, state)
+def _version(tensor: Tensor) -> int | None:
+    """Changes when a tensor is mutated. Inference tensors do not count that: their values have to serve."""
+    return checksum(tensor) if tensor.is_inference() else tensor._version
 
 
 def _gradients(

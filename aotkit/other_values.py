@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from aotkit.pieces import pieces
+
 SEED = 0xF12E5
 SMALLEST = 1e-3  # the smallest factor
 MOST_INTEGERS = 1 << 20
@@ -21,55 +23,83 @@ def far_values(values: Tensor) -> Tensor:
     """
     if values.is_cuda and not (values.is_floating_point() or values.is_complex()):
         return values.clone()
-    if values.dtype is torch.bool:
-        return values[torch.randperm(len(values), generator=_generator(values), device="cpu")]
-    if values.dtype in INTEGERS:
-        return _other_integers(values)
-    if not (values.is_floating_point() or values.is_complex()):
-        return values.roll(1)
-    amounts = _random(values, torch.rand)
-    factors = SMALLEST ** (amounts / amounts.max()) if values.numel() else amounts  # a single number moves the most
-    if values.is_complex():
-        return values * (factors * _random(values, torch.randn).sign()).to(values.real.dtype)
-    finite = values[values.isfinite()]
-    if not bool((finite < 0).any() & (finite > 0).any()):
-        return values * factors.to(values.dtype)
-    others = values * (factors * _random(values, torch.randn).sign()).to(values.dtype)
-    return torch.where(others.isfinite(), others.clamp(finite.min(), finite.max()), others)
+    return _in_pieces(values, _far(values))
 
 
 def near_values(values: Tensor) -> Tensor:
     """The same integers, and floating-point values up to a quarter nearer to zero."""
     if not (values.is_floating_point() or values.is_complex()):
         return values.clone()
-    return values * (1 - _random(values, torch.rand) / 4).to(values.real.dtype)
+    draw = _Draw(values)
+    return _in_pieces(values, lambda part: part * (1 - draw(part, torch.rand) / 4).to(values.real.dtype))
 
 
-def _random(values: Tensor, distribution: Callable[..., Tensor]) -> Tensor:
-    return distribution(values.shape, generator=_generator(values), device="cpu").to(values.device)
+Change = Callable[[Tensor], Tensor]
 
 
-def _generator(values: Tensor) -> torch.Generator:
-    """The same in each run for the same input, and another one for another input."""
-    return torch.Generator().manual_seed(SEED + zlib.crc32(str(values.flatten()[:8].tolist()).encode()))
+def _in_pieces(values: Tensor, change: Change) -> Tensor:
+    others = torch.empty_like(values, memory_format=torch.contiguous_format)
+    for part, other in pieces(values, others):
+        other.copy_(change(part))
+    return others
 
 
-def _other_integers(values: Tensor) -> Tensor:
+class _Draw:
+    """Random numbers that are the same in each run for the same input, and others for another input."""
+
+    def __init__(self, values: Tensor) -> None:
+        first = str(values.flatten()[:8].tolist())
+        self.generator = torch.Generator().manual_seed(SEED + zlib.crc32(first.encode()))
+
+    def __call__(self, part: Tensor, distribution: Callable[..., Tensor]) -> Tensor:
+        """One for each element."""
+        return distribution(part.shape, generator=self.generator, device="cpu").to(part.device)
+
+    def permutation(self, count: int) -> Tensor:
+        return torch.randperm(count, generator=self.generator, device="cpu")
+
+
+def _far(values: Tensor) -> Change:
+    """How the pieces of values become others."""
+    draw = _Draw(values)
+    if values.dtype is torch.bool:
+        return lambda part: part[draw.permutation(len(part))]
+    if values.dtype in INTEGERS:
+        return _other_integers(values, draw)
+    if values.is_complex():
+        return lambda part: part * (_factors(part, draw) * draw(part, torch.randn).sign()).to(values.real.dtype)
+    if not values.is_floating_point():
+        return lambda part: part.roll(1)
+    finite = [(float(v.min()), float(v.max())) for (part,) in pieces(values) if len(v := part[part.isfinite()])]
+    low, high = min((a for a, _ in finite), default=0.0), max((b for _, b in finite), default=0.0)
+    if low >= 0 or high <= 0:
+        return lambda part: part * _factors(part, draw).to(values.dtype)
+
+    def change(part: Tensor) -> Tensor:
+        others = part * (_factors(part, draw) * draw(part, torch.randn).sign()).to(values.dtype)
+        return torch.where(others.isfinite(), others.clamp(low, high), others)
+
+    return change
+
+
+def _factors(part: Tensor, draw: _Draw) -> Tensor:
+    amounts = draw(part, torch.rand)
+    return SMALLEST ** (amounts / amounts.max()) if amounts.numel() else amounts  # a single number moves the most
+
+
+def _other_integers(values: Tensor, draw: _Draw) -> Change:
     """Those from 0 on, each for another one up to the largest: so what was different is different, and in range.
 
     Negative ones have meanings of their own. Numbers in order may be limits of ranges, as of the sequences in a batch,
     and have to be in order.
     """
-    valid = values[values >= 0]
-    if not valid.numel():
-        return values.clone()
-    largest = int(valid.max())
+    largest = max((int(part.max()) for (part,) in pieces(values) if len(part)), default=-1)
     if largest >= MOST_INTEGERS:
-        return values.roll(1)
-    if values.numel() > 1 and bool((values[1:] >= values[:-1]).all()):
-        return values.clone()
-    others = torch.randperm(largest + 1, generator=_generator(values), device="cpu").to(values)
-    return torch.where(values >= 0, others[values.clamp_min(0).long()], values)
+        return lambda part: part.roll(1)
+    if largest < 0 or (values.numel() > 1 and bool((values[1:] >= values[:-1]).all())):
+        return lambda part: part
+    others = draw.permutation(largest + 1).to(values)
+    return lambda part: torch.where(part >= 0, others[part.clamp_min(0).long()], part)
 
 
 def resized(

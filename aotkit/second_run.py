@@ -11,14 +11,14 @@ from torch import Tensor
 
 from aotkit.aot import COMPILE_LOCK, pytree, random_state
 from aotkit.aot.environment import environment
-from aotkit.copies import Outcome, Plan, Run, run_on_copies, unmoved
+from aotkit.copies import Outcome, Plan, Run, run_on_copies, unmoved, without_graph
 from aotkit.input_copies import copy_inputs
 from aotkit.other_values import SEED, far_values, near_values
+from aotkit.pieces import checksum
 
 CHANGES = (far_values, near_values)
 # Seconds to wait for a thread, which may itself be waiting for something that this one holds.
 PATIENCE = 60.0
-PIECE = 1 << 20  # elements
 
 
 @dataclass
@@ -67,7 +67,7 @@ def run_again(
         beside: run the third time in another thread, at the same time as the second time.
     """
     plan = replace(plan, seed=SEED if first.draws else None)
-    before = _fingerprint(results)
+    before = _checksums(results)
     attempts = ((inputs, replace(plan, change=change)) for inputs in (*resized, tensors) for change in CHANGES)
     runs = ((inputs, plan, _in_eager(eager, inputs, plan, first)) for inputs, plan in attempts)
     inputs, plan, want = next((run for run in runs if run[2] is not None), (tensors, plan, None))
@@ -77,14 +77,14 @@ def run_again(
     third = _Third(compiled, tensors, plan.generators)
     if beside and not first.draws:  # threads share the generators: which of two draws first is anybody's guess
         third.begin()
-    plan_of_compiled = replace(plan.compiled(), before_backward=third.finish)
+    plan_of_compiled = replace(plan.compiled(want), before_backward=third.finish)
     try:
         got: Outcome | Exception = run_on_copies(compiled, inputs, plan_of_compiled)
     except Exception as e:
         got = e
     finally:
         third.wait()
-    overwritten = before != _fingerprint(results)
+    overwritten = before != _checksums(results)
     return SecondRun(inputs, plan, want, got, third.outputs, third.began, inputs is not tensors, overwritten)
 
 
@@ -104,21 +104,8 @@ def _as_finite(second: Outcome, first: Outcome) -> bool:
     return all(bool(a.isfinite().all()) or not b.isfinite().all() for a, b in pairs)
 
 
-def _fingerprint(results: Any) -> list[int]:
-    """Numbers that change when a result does."""
-    tensors = [t.detach() for t in pytree.tree_leaves(results) if isinstance(t, Tensor) and t.layout is torch.strided]
-    return [_checksum(t.resolve_conj().resolve_neg()) for t in tensors if not t.is_meta]
-
-
-def _checksum(tensor: Tensor) -> int:
-    """Depends on all bits and on where they are; in pieces, which need little memory."""
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(tensor.itemsize, torch.int64)
-    tensor = tensor.contiguous()
-    # Not `view(-1)`, which keeps the stride 0 of what is empty, or one element, and was expanded.
-    bits = tensor.as_strided((tensor.numel(),), (1,)).view(kind)
-    places = torch.arange(min(len(bits), PIECE), device=bits.device) * 2 + 1
-    starts = range(0, len(bits), PIECE)
-    return sum(int((bits[i : i + PIECE] * places[: len(bits) - i]).sum()) * (i + 1) for i in starts)
+def _checksums(results: Any) -> list[int | None]:
+    return [checksum(t) for t in pytree.tree_leaves(results) if isinstance(t, Tensor)]
 
 
 class _Third:
@@ -139,7 +126,7 @@ class _Third:
 
     def _run(self) -> None:
         with self._compiled(copy_inputs(self._tensors)[1]) as outputs:
-            self.outputs = outputs
+            self.outputs = without_graph(outputs)
 
     def begin(self) -> None:
         """Begin in a thread with this one's switches, where it can have those."""

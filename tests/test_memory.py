@@ -1,7 +1,9 @@
-"""What calls leave behind: nothing, however many there are."""
+"""What calls leave behind: nothing, however many there are; and what a check takes meanwhile."""
 
 import contextlib
 import gc
+import os
+import subprocess
 import sys
 
 import pytest
@@ -178,3 +180,32 @@ def test_entries_hold_no_inputs(device):
         f(torch.randn(100, 100, device=device), n)
     gc.collect()
     assert live_bytes() == before
+
+
+# The most that a process has taken so far, in KiB. Large blocks go back to the system when they are freed.
+PEAK_OF_A_CHECK = """
+import resource, sys, torch, aotkit
+from torch import nn
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+aotkit.check(nn.Linear(8, 8), torch.randn(2, 8), backend=sys.argv[1])
+model, x = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))), torch.randn(4, 2048)
+parameters = sum(p.numel() * p.element_size() for p in model.parameters()) / 1024
+before = peak() - parameters
+gradients = torch.autograd.grad(model(x).sum(), list(model.parameters()))
+eager, gradients = peak() - before, None
+assert aotkit.check(model, x, backend=sys.argv[1]).repeated
+print((peak() - before) / eager)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is counted otherwise elsewhere")
+@pytest.mark.parametrize("backend", ["nop", "inductor"])
+def test_a_check_of_many_parameters(backend):
+    """At most four times as much as training eagerly: parameters and gradients."""
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "1000000"}
+    command = [sys.executable, "-c", PEAK_OF_A_CHECK, backend]
+    done = subprocess.run(command, env=environment, text=True, capture_output=True, check=True)
+    assert 1 < float(done.stdout) <= 4

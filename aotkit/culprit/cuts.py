@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 from aotkit import aot, checker
 from aotkit.comparison import CheckReport
 from aotkit.copies import Plan, at_once, run_on_copies
-from aotkit.culprit.pieces import joint_piece
+from aotkit.culprit.joint_pieces import joint_piece
 from aotkit.culprit.reference import Reference
 from aotkit.culprit.subgraphs import Step, live_values, nodes_of
 from aotkit.culprit.trials import values_of

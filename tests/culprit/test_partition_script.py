@@ -13,7 +13,7 @@ import aotkit
 from aotkit import aot
 from aotkit.culprit import replay_partition
 from aotkit.culprit.code import graph_code
-from aotkit.culprit.pieces import joint_piece
+from aotkit.culprit.joint_pieces import joint_piece
 from aotkit.culprit.subgraphs import live_values, nodes_of, steps_of
 from aotkit.culprit.trials import values_of
 from aotkit.partitioners.default import partition as default_partition

@@ -1,0 +1,46 @@
+"""Large tensors in pieces, so that what is computed of them takes little memory."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+PIECE = 1 << 20  # elements
+
+
+def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Parts of tensors of one shape, all with the same elements of each, at most `PIECE` of them, flat.
+
+    They are views where the tensors are contiguous.
+    """
+    first = tensors[0]
+    if first.numel() <= PIECE:
+        yield tuple(t.reshape(-1) for t in tensors)
+        return
+    dim = max(range(first.dim()), key=first.size)
+    half = first.size(dim) // 2
+    yield from pieces(*(t.narrow(dim, 0, half) for t in tensors))
+    yield from pieces(*(t.narrow(dim, half, first.size(dim) - half) for t in tensors))
+
+
+def magnitude(tensor: Tensor) -> float:
+    """The absolute value of the largest element that is finite; 0 if there is none."""
+    largest = (float(part.abs().nan_to_num(0.0, 0.0, 0.0).max()) for (part,) in pieces(tensor) if part.numel())
+    return max(largest, default=0.0)
+
+
+def checksum(tensor: Tensor) -> int | None:
+    """Depends on all bits of a tensor and on where they are; None where there are none to read."""
+    if tensor.is_meta or tensor.layout is not torch.strided:
+        return None
+    parts = pieces(tensor.detach().resolve_conj().resolve_neg())
+    return sum(_checksum(part) * (2 * i + 1) for i, (part,) in enumerate(parts))
+
+
+def _checksum(part: Tensor) -> int:
+    # Of 64 bits, two that change places could cancel: their difference and that of their places are powers of two.
+    kind = {1: torch.uint8, 2: torch.int16}.get(part.itemsize, torch.int32)
+    # What is empty, or one element, may have been expanded: then its stride is 0.
+    bits = part.contiguous().as_strided((part.numel(),), (1,)).view(kind)
+    places = torch.arange(len(bits), device=bits.device) * 2 + 1
+    return int((bits * places).sum())

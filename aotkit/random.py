@@ -81,7 +81,7 @@ def hashed(index: Tensor, low_key: Tensor, high_key: Tensor) -> Tensor:
     x = index + low_key
     x = (x ^ shifted(x, 17)) * _signed(_MULTIPLIERS[0])
     x = x ^ shifted(x, 11)
-    y = (x ^ high_key) * _signed(_MULTIPLIERS[1])
+    y = x * _signed(_MULTIPLIERS[1]) + high_key  # one instruction
     y = (y ^ shifted(y, 15)) * _signed(_MULTIPLIERS[2])
     # A hash that can be undone would give no word twice, where of n random words n^2 / 2^33 come again.
     return (y ^ shifted(y, 14)) ^ x

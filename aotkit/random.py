@@ -78,8 +78,7 @@ def hashed(index: Tensor, low_key: Tensor, high_key: Tensor) -> Tensor:
     if index.dtype is torch.int64:
         high_key = high_key + (index >> 32).to(torch.int32) * _signed(_GOLDEN, 32)
         index = index.to(torch.int32)
-    x = index + low_key
-    x = (x ^ shifted(x, 17)) * _signed(_MULTIPLIERS[0])
+    x = (index ^ shifted(index, 17) ^ low_key) * _signed(_MULTIPLIERS[0])
     x = x ^ shifted(x, 11)
     y = x * _signed(_MULTIPLIERS[1]) + high_key  # one instruction
     y = (y ^ shifted(y, 15)) * _signed(_MULTIPLIERS[2])

@@ -16,7 +16,12 @@ EVERY_TIME = {
     "nx_min_cut": ["cut/*", "random/*"],
 }
 ZEROS = "Inductor makes a constant of a gradient that is zero whatever comes in; of two outputs' it gives both"
-EXPECTED = {name: {"op/aten.floor": ZEROS} for name in ("inductor", "inductor_cpp")}
+OF_2_11 = {
+    "op/aten.scatter_add": "Inductor writes C++ that does not compile for its backward graph",
+    "dtype/converted": "Inductor leaves a conversion to bfloat16 and back out, and the check refuses that",
+}
+OF_INDUCTOR = {"op/aten.floor": ZEROS} | (OF_2_11 if torch.__version__.startswith("2.11.") else {})
+EXPECTED = {"inductor": OF_INDUCTOR, "inductor_cpp": OF_INDUCTOR}
 
 
 def conforms(kind, name, pattern):

@@ -10,9 +10,8 @@ from torch.fx import Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from aotkit.aot.partition import is_random
-from aotkit.errors import CompileError
 from aotkit.partitioners import default, min_cut
-from aotkit.partitioners.nx_min_cut import Cost, cheapest_cut, partition
+from aotkit.partitioners.nx_min_cut import partition
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -95,48 +94,6 @@ def smallest_by_enumeration(graphs) -> int:
 
     sets = (set(chosen) for k in range(len(choices) + 1) for chosen in itertools.combinations(choices, k))
     return min(sum(size[s] for s in chosen) for chosen in sets if enough(chosen | alive))
-
-
-def test_cut_of_random_graphs_is_cheapest():
-    """Against every saved set of 300 random graphs, with forbidden choices and free values among the costs."""
-    random = torch.Generator().manual_seed(0)
-
-    def pick(n: int) -> int:
-        return int(torch.randint(n, (), generator=random))
-
-    for _ in range(300):
-        graph = torch.fx.Graph()
-        nodes: list[Node] = []
-        for _ in range(8):
-            inputs = [nodes[pick(len(nodes))] for _ in range(pick(3)) if nodes]
-            nodes.append(graph.call_function(max, tuple(inputs)))
-        costs = {n: Cost([None, 0, *range(1, 30)][pick(31)], [None, None, 0, 1, 2, 3][pick(6)]) for n in nodes}
-        needed = {nodes[-1], nodes[pick(8)]}
-        prices = [price_of(set(s), needed, costs) for k in range(9) for s in itertools.combinations(nodes, k)]
-        possible = [price for price in prices if price is not None]
-        if possible:
-            assert price_of(set(cheapest_cut(needed, costs)), needed, costs) == min(possible)
-        else:
-            with pytest.raises(CompileError, match="neither saved nor recomputed"):
-                cheapest_cut(needed, costs)
-
-
-def price_of(saved: set[Node], needed: set[Node], costs: dict[Node, Cost]) -> int | None:
-    """What saving exactly this set costs in total, with everything else that is needed recomputed."""
-    if any(costs[n].save is None for n in saved):
-        return None
-    price, queue, seen = sum(costs[n].save or 0 for n in saved), list(needed - saved), set()
-    while queue:
-        node = queue.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        recompute = costs[node].recompute
-        if recompute is None:
-            return None
-        price += recompute
-        queue += [i for i in node.all_input_nodes if i not in saved]
-    return price
 
 
 def test_inputs_and_outputs_are_free(split):

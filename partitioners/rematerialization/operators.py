@@ -1,0 +1,46 @@
+"""What an operator costs to run again: nothing to speak of, a pass over its inputs, or arithmetic."""
+
+import operator
+
+import torch
+from torch.fx import Node
+
+from aotkit.aot.partition import is_symbol, is_view
+
+# Cheap operators that do not carry torch.Tag.pointwise: one pass over their inputs.
+CASTS = "_to_copy to type_as clone lift_fresh_copy convert_element_type contiguous"
+FACTORIES = "full zeros ones empty arange iota scalar_tensor full_like zeros_like ones_like empty_like \
+    new_full new_zeros new_ones new_empty eye"
+REDUCTIONS = "sum mean amax amin max min var std var_mean any all argmax argmin logsumexp sum_to_size \
+    _grad_sum_to_size prepare_softmax_online"
+NORMALISATIONS = "_softmax _log_softmax native_layer_norm native_group_norm _fused_rms_norm \
+    _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training \
+    _batch_norm_with_update_functional _batch_norm_no_update"
+INDEXING = "index gather select slice cat stack triu tril constant_pad_nd flip repeat broadcast_in_dim \
+    _low_memory_max_pool_offsets_to_indices"
+SEEDED_BY_ARGUMENT = "inductor_lookup_seed inductor_random inductor_randint"  # the same seed gives the same numbers
+VIEWS = "_unsafe_view reshape view expand permute t squeeze unsqueeze as_strided split alias broadcast_tensors"
+POINTWISE = "rsub div isinf __and__ __or__ __xor__ __lshift__ __rshift__"  # not all overloads have the tag
+PASSES = frozenset(f"{REDUCTIONS} {NORMALISATIONS}".split())
+CHEAP = PASSES | set(" ".join([CASTS, FACTORIES, INDEXING, SEEDED_BY_ARGUMENT, VIEWS, POINTWISE]).split())
+
+
+def name_of(node: Node) -> str:
+    """An operator's name without its overload."""
+    return str(getattr(getattr(node.target, "overloadpacket", None), "__name__", ""))
+
+
+def is_free(node: Node) -> bool:
+    """Whether a node moves no data."""
+    return node.op == "get_attr" or is_symbol(node) or node.target is operator.getitem or is_view(node)
+
+
+def is_cheap(node: Node) -> bool:
+    """Whether a node costs about as much as reading its inputs, or less."""
+    pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
+    return is_free(node) or pointwise or name_of(node) in CHEAP
+
+
+def is_pass(node: Node) -> bool:
+    """Whether a node reads its inputs as a whole before its result is there, as a sum does."""
+    return name_of(node) in PASSES

@@ -1,0 +1,84 @@
+"""The values of a joint graph that can be saved or recomputed, and what about them costs something."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import CheckpointPolicy
+
+from aotkit.aot.partition import Sides, is_random, is_symbol, is_tensor, is_view, must_recompute, storages
+
+
+@dataclass
+class Values:
+    """The nodes that do not depend on a tangent, in graph order. All lists have one entry for each.
+
+    Attributes:
+        nodes: the nodes.
+        inputs: the numbers of those that each is computed from.
+        needed: the numbers of those that the backward pass reads.
+        kept: how many more bytes live until the backward pass if it is saved; None: it cannot be.
+        repeatable: whether it is the same when it is computed in the backward pass.
+        constant: whether it depends on no input's data, such as a causal mask.
+        in_forward: whether the forward pass computes it in any case.
+        asked_for: whether `torch.utils.checkpoint` asked to recompute it.
+    """
+
+    nodes: list[Node]
+    inputs: list[list[int]]
+    needed: list[int]
+    kept: list[int | None]
+    repeatable: list[bool]
+    constant: list[bool]
+    in_forward: list[bool]
+    asked_for: list[bool]
+
+
+def values_of(joint: GraphModule, sides: Sides) -> Values:
+    """All of them."""
+    nodes = [node for node in joint.graph.nodes if node.op != "output" and node not in sides.backward]
+    number = {node: i for i, node in enumerate(nodes)}
+    alive = {storage for node in (*sides.inputs, *sides.outputs) for storage in storages(node)}
+    repeatable = [_is_repeatable(node) for node in nodes]
+    constant: list[bool] = []
+    for node in nodes:
+        is_constant = all(constant[number[i]] or is_symbol(i) for i in node.all_input_nodes)
+        constant.append(node.op != "placeholder" and is_constant)
+    return Values(
+        nodes,
+        [[number[i] for i in node.all_input_nodes] for node in nodes],
+        [number[node] for node in sides.needed],
+        [_bytes_kept(node, alive, again) for node, again in zip(nodes, repeatable, strict=True)],
+        repeatable,
+        constant,
+        [node in sides.forward for node in nodes],
+        [must_recompute(node) for node in nodes],
+    )
+
+
+def bytes_of(node: Node) -> int:
+    """The memory of a node's tensors."""
+    return sum(storages(node).values())
+
+
+def _bytes_kept(node: Node, alive: set[Any], repeatable: bool) -> int | None:
+    if not is_tensor(node):
+        # Sizes and opaque inputs travel for free; a tuple cannot be saved, its items can.
+        return 0 if is_symbol(node) or node.op == "placeholder" else None
+    if repeatable and (is_view(node) or node.op == "get_attr"):
+        return None
+    return sum(size for storage, size in storages(node).items() if storage not in alive)
+
+
+def _is_repeatable(node: Node) -> bool:
+    if node.op == "get_attr":
+        return True
+    if node.op != "call_function" or node.is_impure(impure_random=False):
+        return False
+    if is_symbol(node) and any(is_tensor(i) for i in node.all_input_nodes):
+        return False  # a size is saved itself, rather than the tensor that it can be read from
+    if must_recompute(node):
+        return True  # a random draw too: torch then replays the state of its generator
+    return node.meta.get("recompute") not in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE) and (
+        not is_random(node)
+    )

@@ -122,7 +122,10 @@ def look(value: Any) -> Any:
             "type": type(value),
             "dtype": value.dtype,
             "shape": value.shape,
-            "stride": value.stride() if value.layout is torch.strided else None,
+            # Nothing depends on the stride of a dimension of one element.
+            "stride": [s for n, s in zip(value.shape, value.stride(), strict=True) if n > 1]
+            if value.layout is torch.strided
+            else None,
             "requires_grad": value.requires_grad,
             "is_leaf": value.is_leaf,
             "is_inference": value.is_inference(),

@@ -1,5 +1,7 @@
 """Save the fewest bytes from which the backward pass can be computed without repeating expensive work. Exactly.
 
+`partition` does that; `budget` saves as many bytes as it is allowed to, in the least time.
+
 Every value of the forward pass may be *saved*, or *recomputed* in the backward pass from values that are themselves
 saved or recomputed. The cheapest such choice is a minimum cut; `rematerialization` finds it.
 
@@ -15,16 +17,27 @@ saved or recomputed. The cheapest such choice is a minimum cut; `rematerializati
 * Values that the function recomputes with `torch.utils.checkpoint` are saved only if nothing else is possible.
 """
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch.fx import GraphModule, Node
 
 from aotkit.aot.partition import classify, default_partition, extract_forward_backward, is_symbol, simplify
 from aotkit.errors import CompileError
+from aotkit.inspection.nodes import bytes_name
+from aotkit.interfaces import Partitioner
 from aotkit.partitioners.rematerialization.blocks import solve
+from aotkit.partitioners.rematerialization.devices import Device, device_of
+from aotkit.partitioners.rematerialization.limits import Limit, parse_limit
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
 from aotkit.partitioners.rematerialization.problem import Impossible, Problem
+from aotkit.partitioners.rematerialization.roofline import tradeoff
+from aotkit.partitioners.rematerialization.tradeoff import Choice, OverBudget, Tradeoff, fastest, fastest_within
 from aotkit.partitioners.rematerialization.values import Values, bytes_of, values_of
+
+_log = logging.getLogger("aotkit")
 
 
 def partition(
@@ -36,7 +49,50 @@ def partition(
     if not sides.backward:
         return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
     values = values_of(joint, sides)
-    return extract_forward_backward(joint, chosen(values, fewest_bytes(values)), num_fwd_outputs=num_fwd_outputs)
+    with _explained(values):
+        saved = _best(fewest_bytes(values))
+    return extract_forward_backward(joint, [values.nodes[i] for i in saved], num_fwd_outputs=num_fwd_outputs)
+
+
+def budget(limit: int | float | str, device: Device | None = None) -> Partitioner:
+    """A partitioner that saves at most `limit`, and computes again what takes the least time.
+
+    Args:
+        limit: bytes; or `"2GiB"`; or a fraction below or equal to 1.0 of what the fastest partition saves.
+        device: how fast the device is; measured by default.
+
+    Raises:
+        ValueError: it is no such limit.
+        CompileError: from the partitioner: nothing saves so little.
+    """
+    wanted = parse_limit(limit)
+
+    def partition_within(
+        joint: GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int, **kwargs: Any
+    ) -> tuple[GraphModule, GraphModule]:
+        simplify(joint)
+        sides = classify(joint, num_fwd_outputs)
+        if not sides.backward:
+            return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+        values = values_of(joint, sides)
+        with _explained(values):
+            choice = within(wanted, tradeoff(values, sides, device or device_of(values)))
+        saved = [values.nodes[i] for i in sorted(choice.saved)]
+        return extract_forward_backward(joint, saved, num_fwd_outputs=num_fwd_outputs)
+
+    partition_within.__name__ = f"nx_min_cut.budget({limit!r})"
+    return partition_within
+
+
+def within(limit: Limit, costs: Tradeoff) -> Choice:
+    """The fastest choice within a limit."""
+    most = limit.of(fastest(costs).kept)
+    choice = fastest_within(costs, most)
+    _log.info(
+        "nx_min_cut saves %s of %s; no partition within that takes %.1f %% less time for saving and recomputing.",
+        bytes_name(choice.kept), bytes_name(most), 100 * choice.gap,
+    )  # fmt: skip
+    return choice
 
 
 def fewest_bytes(values: Values) -> Problem:
@@ -79,18 +135,23 @@ def _bytes_moved(node: Node) -> int:
     return 0 if is_free(node) else sum(bytes_of(n) for n in (node, *node.all_input_nodes))
 
 
-def chosen(values: Values, problem: Problem) -> list[Node]:
-    """The values to save, in graph order.
+def _best(problem: Problem) -> list[int]:
+    """The numbers of the values to save, in order."""
+    return problem.resolve(solve(problem))[0]
 
-    Raises:
-        CompileError: a needed value can neither be saved nor recomputed.
-    """
+
+@contextmanager
+def _explained(values: Values) -> Iterator[None]:
+    """Turn what the solvers raise into errors that name nodes and bytes."""
     try:
-        saved, _ = problem.resolve(solve(problem))
+        yield
     except Impossible as e:
         stuck = [values.nodes[i].name for i in e.values]
         raise CompileError(
             f"No partition exists: the backward graph needs {stuck}, which can be neither saved nor recomputed from "
             "what can. Use partition='default', or remove its tag of torch.utils.checkpoint."
         ) from None
-    return [values.nodes[i] for i in saved]
+    except OverBudget as e:
+        raise CompileError(
+            f"No partition saves so little: the smallest possible budget is {e.least} bytes ({bytes_name(e.least)})."
+        ) from None

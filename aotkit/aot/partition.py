@@ -244,8 +244,10 @@ def _draw_once(forward: GraphModule, backward: GraphModule) -> tuple[GraphModule
             f"The partition draws {sorted(repeated)} in the forward and again in the backward graph, where the random "
             "numbers differ. Save these values instead of recomputing them."
         )
-    forward.recompile()
-    backward.recompile()
+    for gm in (forward, backward):
+        # torch keeps all that carries the tag of random operators, attention without dropout too, and what it reads.
+        gm.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False) or is_random(node))
+        gm.recompile()
     return forward, backward
 
 
@@ -285,3 +287,22 @@ def is_view(node: Node) -> bool:
         return is_view(node.all_input_nodes[0])
     own = storages(node).keys()
     return bool(own) and own <= {storage for i in node.all_input_nodes for storage in storages(i)}
+
+
+def flops(node: Node) -> int:
+    """The floating-point operations of a matrix product, a convolution or attention; 0 for anything else."""
+    from torch.utils.flop_counter import flop_registry
+
+    count: Any = flop_registry.get(getattr(node.target, "overloadpacket", None))
+    name = str(node.target)
+    if count is None and "attention" not in name:
+        return 0
+    arguments: Any = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+    args, kwargs = arguments
+    if count is not None:
+        found = count(*args, **kwargs, out_val=node.meta["val"])
+    else:  # the registry lacks that of CPUs: two products forward, five backward
+        first = 1 if "backward" in name else 0
+        query, key = args[first], args[first + 1]
+        found = (10 if first else 4) * query.numel() * key.shape[-2]
+    return int(_size_hint(found, fallback=UNKNOWN_SIZE))

@@ -1,5 +1,6 @@
 """The values of a joint graph that can be saved or recomputed, and what about them costs something."""
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,9 +52,14 @@ def values_of(joint: GraphModule, sides: Sides) -> Values:
         [_bytes_kept(node, alive, again) for node, again in zip(nodes, repeatable, strict=True)],
         repeatable,
         constant,
-        [node in sides.forward for node in nodes],
+        [producer(node) in sides.forward for node in nodes],
         [must_recompute(node) for node in nodes],
     )
+
+
+def producer(node: Node) -> Node:
+    """The operator that computes a value, of which the value may be one of several results."""
+    return node.all_input_nodes[0] if node.target is operator.getitem else node
 
 
 def bytes_of(node: Node) -> int:

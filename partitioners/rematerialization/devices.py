@@ -1,0 +1,70 @@
+"""How fast a device is, as far as the choice between saving and recomputing depends on it."""
+
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from aotkit.aot import outside_fake_mode
+from aotkit.aot.partition import is_tensor
+from aotkit.partitioners.rematerialization.values import Values, bytes_of
+
+LAUNCH = 3e-6
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Device:
+    """A roofline.
+
+    Attributes:
+        bandwidth: bytes per second, read or written.
+        flops: floating-point operations per second, of matrix products.
+        launch: seconds that a kernel takes at least.
+    """
+
+    bandwidth: float
+    flops: float
+    launch: float = LAUNCH
+
+
+def device_of(values: Values) -> Device:
+    """The one that most of a graph's memory is on, with the type that most of its memory has."""
+    sizes = Counter[tuple[torch.device, torch.dtype]]()
+    for node in values.nodes:
+        if is_tensor(node) and node.meta["val"].is_floating_point():
+            sizes[node.meta["val"].device, node.meta["val"].dtype] += bytes_of(node)
+    kinds = sizes.most_common(1)
+    return measured(*(kinds[0][0] if kinds else (torch.device("cpu"), torch.float32)))
+
+
+@functools.cache
+def measured(device: torch.device, dtype: torch.dtype) -> Device:
+    """What a copy and a matrix product of this type take, the best of a few; measured once in a process."""
+    size = 1024 if device.type == "cpu" else 4096
+    with outside_fake_mode(), torch.no_grad(), torch.device(device):
+        source = torch.ones(16 * size * size, dtype=torch.uint8)
+        target = torch.empty_like(source)
+        matrix = torch.ones(size, size, dtype=dtype)
+        copying = _best_time(device, lambda: target.copy_(source))
+        multiplying = _best_time(device, lambda: matrix @ matrix)
+    return Device(2 * source.numel() / copying, 2 * size**3 / multiplying)
+
+
+def _best_time(device: torch.device, run: Callable[[], torch.Tensor]) -> float:
+    def wait() -> None:
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+
+    run()
+    times = []
+    for _ in range(ROUNDS):
+        wait()
+        start = time.perf_counter()
+        run()
+        wait()
+        times.append(time.perf_counter() - start)
+    return min(times)

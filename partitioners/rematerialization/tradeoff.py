@@ -1,0 +1,200 @@
+"""Time against bytes: the fastest choice that saves no more than a number of bytes, with a bound on what it misses.
+
+Bytes get a price, in time; for each price `solve` finds the best choice exactly. As the price rises, bytes fall, and
+what these choices take makes the lower convex hull of all choices. The edge of that hull above the limit is found by
+Dinkelbach's method: the price that makes two choices equal is tried next. On an edge many choices are equally good, as
+one layer of a network may be recomputed, or two, or three: these are told apart by a split, before which values are
+saved less readily than after it. What is best at any price bounds what any choice within the limit can take.
+
+Where one value is so large that neither with nor without it the limit is met closely, both are tried: saved, and not.
+"""
+
+import heapq
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from aotkit.partitioners.rematerialization.blocks import solve
+from aotkit.partitioners.rematerialization.problem import Impossible, Problem, total
+
+GAP = 0.01
+MOST_BRANCHES = 8
+MOST_FILLED = 200
+
+
+@dataclass(frozen=True)
+class Tradeoff:
+    """A problem in time, and the bytes that each value keeps alive if it is saved.
+
+    Attributes:
+        anyway: the time that everything takes besides, at least.
+    """
+
+    time: Problem
+    kept: Sequence[int]
+    anyway: int = 0
+
+    def choice(self, chosen: Collection[int]) -> "Choice":
+        """What saving the chosen values takes."""
+        saved, recomputed = self.time.resolve(chosen)
+        time = total(self.time.save[v] for v in saved) + total(self.time.recompute[v] for v in recomputed)
+        return Choice(frozenset(saved), time, sum(self.kept[v] for v in saved))
+
+    def best(self, price: Fraction, split: int = 0) -> "Choice":
+        """The best choice at a price of a byte.
+
+        Args:
+            split: of choices that are equally good, the one that saves little before this value and much after it.
+        """
+        scale = 1 + 2 * sum(self.kept)
+
+        def priced(value: int, save: int | None) -> int | None:
+            if save is None:
+                return None
+            kept = self.kept[value]
+            whole = save * price.denominator + kept * price.numerator
+            return whole * scale + (kept if value < split else -kept) if whole else 0
+
+        save = [priced(v, cost) for v, cost in enumerate(self.time.save)]
+        again = [None if cost is None else cost * price.denominator * scale for cost in self.time.recompute]
+        return self.choice(solve(replace(self.time, save=save, recompute=again)))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Values to save.
+
+    Attributes:
+        time: what saving and recomputing takes, in units of the problem.
+        kept: bytes.
+        gap: by what share a better choice within the limit could at most be faster, with what everything else takes.
+    """
+
+    saved: frozenset[int]
+    time: int
+    kept: int
+    gap: float = 0.0
+
+
+class OverBudget(Exception):
+    """No choice keeps so few bytes.
+
+    Attributes:
+        least: what is possible.
+    """
+
+    def __init__(self, least: int) -> None:
+        super().__init__(f"at least {least} bytes")
+        self.least = least
+
+
+def fastest(tradeoff: Tradeoff) -> Choice:
+    """The fastest choice of all, and of those the one that keeps the fewest bytes."""
+    return tradeoff.best(Fraction(1, 1 + sum(tradeoff.kept)), len(tradeoff.kept))
+
+
+def smallest(tradeoff: Tradeoff) -> Choice:
+    """The choice that keeps the fewest bytes, and of those the fastest one."""
+    times = itertools.chain(tradeoff.time.save, tradeoff.time.recompute)
+    return tradeoff.best(Fraction(1 + sum(t or 0 for t in times)), len(tradeoff.kept))
+
+
+def fastest_within(tradeoff: Tradeoff, limit: int) -> Choice:
+    """The fastest choice found that keeps at most `limit` bytes. Its gap is certified.
+
+    Raises:
+        OverBudget: there is none.
+        Impossible: there is no choice at all.
+    """
+    number = itertools.count()
+    edge = _edge(tradeoff, limit)
+    best, open_ = edge.best, [(edge.bound, next(number), edge)]
+    settled = Fraction(best.time)  # what is left without branching any further
+    for _ in range(MOST_BRANCHES):
+        if not open_ or _gap(tradeoff, best, min(open_[0][0], settled)) <= GAP:
+            break
+        bound, _, edge = heapq.heappop(open_)
+        if (value := edge.indivisible(limit)) is None:
+            settled = min(settled, bound)
+            continue
+        for branch in _with_and_without(edge.tradeoff, value):
+            try:
+                found = _edge(branch, limit)
+            except (OverBudget, Impossible):
+                continue
+            heapq.heappush(open_, (found.bound, next(number), found))
+            best = min(best, found.best, key=lambda c: c.time)
+    best = _filled(tradeoff, best, limit)
+    return replace(best, gap=_gap(tradeoff, best, min([settled, *(bound for bound, *_ in open_)])))
+
+
+def _gap(tradeoff: Tradeoff, best: Choice, bound: Fraction) -> float:
+    return float(max(best.time - bound, Fraction(0)) / max(tradeoff.anyway + best.time, 1))
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """What is known after looking for the edge of the hull above a limit.
+
+    Attributes:
+        bound: no choice within the limit takes less.
+        disputed: the values that are saved at one end of the edge only.
+    """
+
+    tradeoff: Tradeoff
+    best: Choice
+    bound: Fraction
+    disputed: frozenset[int]
+
+    def indivisible(self, limit: int) -> int | None:
+        """The largest disputed value that is larger than what the best choice leaves free."""
+        large = [v for v in self.disputed if self.tradeoff.kept[v] > limit - self.best.kept]
+        return max(large, key=lambda v: self.tradeoff.kept[v], default=None)
+
+
+def _edge(tradeoff: Tradeoff, limit: int) -> _Edge:
+    above = fastest(tradeoff)
+    if above.kept <= limit:
+        return _Edge(tradeoff, above, Fraction(above.time), frozenset())
+    below = smallest(tradeoff)
+    if below.kept > limit:
+        raise OverBudget(below.kept)
+    while True:
+        price = Fraction(below.time - above.time, above.kept - below.kept)
+        middle = tradeoff.best(price)
+        if middle.time + price * middle.kept >= above.time + price * above.kept:
+            break
+        above, below = (middle, below) if middle.kept > limit else (above, middle)
+    disputed = sorted(above.saved ^ below.saved)
+    best, low, high = below, 0, len(disputed)
+    while high - low > 1:
+        split = (low + high) // 2
+        found = tradeoff.best(price, disputed[split])
+        if found.kept > limit:
+            low = split
+        else:
+            best, high = min(best, found, key=lambda c: c.time), split
+    bound = above.time + price * (above.kept - limit)
+    return _Edge(tradeoff, best, bound, frozenset(disputed))
+
+
+def _filled(tradeoff: Tradeoff, choice: Choice, limit: int) -> Choice:
+    """Save more values, large ones first, where that takes less time and keeps within the limit."""
+    _, recomputed = tradeoff.time.resolve(choice.saved)
+    small = [v for v in recomputed if 0 < tradeoff.kept[v] <= limit - choice.kept]
+    for value in sorted(small, key=lambda v: -tradeoff.kept[v])[:MOST_FILLED]:
+        if tradeoff.kept[value] <= limit - choice.kept:
+            found = tradeoff.choice(choice.saved | {value})
+            if found.time < choice.time and found.kept <= limit:
+                choice = found
+    return choice
+
+
+def _with_and_without(tradeoff: Tradeoff, value: int) -> Sequence[Tradeoff]:
+    """The same where a value has to be saved, and where it must not be."""
+    time = tradeoff.time
+    save, again = list(time.save), list(time.recompute)
+    again[value], save[value] = None, None
+    with_it = replace(time, recompute=again, needed=[*time.needed, value])
+    return replace(tradeoff, time=with_it), replace(tradeoff, time=replace(time, save=save))

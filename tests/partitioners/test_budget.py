@@ -1,0 +1,160 @@
+"""`nx_min_cut.budget`: a limit for saved bytes that is kept, used, and right in every gradient."""
+
+import logging
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import aotkit
+from aotkit.inspection import saved_bytes
+from aotkit.partitioners import default, nx_min_cut
+from aotkit.partitioners.rematerialization.devices import Device, measured
+
+DEVICE = Device(bandwidth=1e12, flops=1e14)
+# As fast as large models are to a GPU: products of small matrices are else bound by the launch of their kernels.
+WITHOUT_LAUNCH = Device(bandwidth=1e12, flops=1e14, launch=0.0)
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.6, 0.3])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_computes_what_eager_computes(split, workload, fraction, dynamic):
+    """Or says what is the least possible budget, and computes it with that."""
+
+    def run(limit):
+        return split(nx_min_cut.budget(limit, DEVICE), workload.function, *workload.inputs(), dynamic=dynamic)
+
+    if (least := least_budget(run, fraction)) is not None:
+        assert run(least).saved_bytes == least
+    else:
+        assert not run(fraction).draws_in_both()
+
+
+def least_budget(run, limit):
+    """What the error says if a budget is impossible."""
+    try:
+        run(limit)
+    except aotkit.CompileError as e:
+        return int(re.search(r"smallest possible budget is (\d+) bytes", str(e))[1])
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down, self.norm = nn.Linear(64, 256), nn.Linear(256, 64), nn.LayerNorm(64)
+
+    def forward(self, x):
+        return x + F.dropout(self.down(F.gelu(self.up(self.norm(x)))), 0.1, self.training)
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(*(Block() for _ in range(16)))
+        self.convolution, self.statistics = nn.Conv1d(4, 4, 3, padding=1), nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        y = self.blocks(x)
+        return F.relu(self.statistics(self.convolution(y))).mean()
+
+
+def gradients(model, x):
+    torch.manual_seed(0)
+    return torch.autograd.grad(model(x), list(model.parameters()))
+
+
+def compiled(partition, **options):
+    torch.manual_seed(0)
+    return aotkit.compile(Network(), backend="nop", partition=partition, **options)
+
+
+X = torch.randn(8, 4, 64)
+LARGEST_VALUE = 8 * 4 * 256 * 4  # bytes
+
+
+def saved(model):
+    return saved_bytes(model.graphs(X))
+
+
+@pytest.fixture(scope="module")
+def fastest():
+    return saved(compiled(nx_min_cut.budget(1.0, WITHOUT_LAUNCH), check=False))
+
+
+@pytest.mark.parametrize("random", ["shared", "torch"])
+@pytest.mark.parametrize("fraction", [1.0, 0.8, 0.5, 0.3, 0.2])
+def test_gradients_are_those_of_the_default_partition_bit_for_bit(fraction, random):
+    reference = gradients(compiled("default", random=random), X)
+    found = gradients(compiled(nx_min_cut.budget(fraction, WITHOUT_LAUNCH), random=random), X)
+    assert all(map(torch.equal, found, reference))
+
+
+@pytest.mark.parametrize("fraction", [0.9, 0.7, 0.5, 0.3, 0.2])
+def test_the_budget_is_used(fastest, fraction):
+    """But for what is less than one value."""
+    found = saved(compiled(nx_min_cut.budget(int(fraction * fastest), WITHOUT_LAUNCH), check=False))
+    assert fraction * fastest - LARGEST_VALUE < found <= fraction * fastest
+
+
+def test_with_inductor():
+    torch.manual_seed(0)
+    fast = aotkit.compile(Network(), backend="inductor", partition=nx_min_cut.budget(0.5, WITHOUT_LAUNCH))
+    fast(X).backward()
+    assert fast.report(X).passed
+
+
+def test_an_impossible_budget_names_the_smallest_one(split):
+    def drawing(x, w):
+        return torch.rand(64, 64) * (x @ w).sin()
+
+    x, w = torch.randn(64, 64, requires_grad=True), torch.randn(64, 64, requires_grad=True)
+
+    def run(limit):
+        return split(nx_min_cut.budget(limit, DEVICE), drawing, x, w)
+
+    assert least_budget(run, 100) == run(64 * 64 * 4).saved_bytes == 64 * 64 * 4
+
+
+def test_what_was_saved_is_told(split, caplog):
+    x, w = torch.randn(64, 64, requires_grad=True), torch.randn(64, 64, requires_grad=True)
+    with caplog.at_level(logging.INFO, "aotkit"):
+        split(nx_min_cut.budget("20KiB", DEVICE), lambda x, w: (x @ w).sin() @ w, x, w)
+    assert "saves 16.0 KiB of 20.0 KiB" in caplog.text
+
+
+def test_names_in_messages():
+    fn = aotkit.compile(lambda x: x.sin(), backend="nop", partition=nx_min_cut.budget("2GiB"))
+    x = torch.randn(4, requires_grad=True)
+    assert fn.graphs(x).partition == "nx_min_cut.budget('2GiB')"
+
+
+@pytest.mark.parametrize("limit", ["2 gigabytes", "GiB", "", 1.5, -1, -0.5, True, None, float("nan")])
+def test_what_is_no_budget(limit):
+    with pytest.raises(ValueError, match=r"is no budget\. Use bytes"):
+        nx_min_cut.budget(limit)
+
+
+def test_the_device_is_measured_once():
+    found = measured(torch.device("cpu"), torch.float32)
+    assert 1e8 < found.bandwidth < 1e14
+    assert 1e8 < found.flops < 1e16
+    assert measured(torch.device("cpu"), torch.float32) is found
+
+
+def test_expensive_operators_run_again_only_below_what_cheap_ones_can_save(split):
+    x, w = torch.randn(64, 64, requires_grad=True), torch.randn(64, 64, requires_grad=True)
+
+    def chain(x, w):
+        for _ in range(4):
+            x = (x @ w).sin().exp()
+        return x
+
+    def products(limit):
+        graphs = split(nx_min_cut.budget(limit, WITHOUT_LAUNCH), chain, x, w)
+        return sum(n.target is torch.ops.aten.mm.default for n in graphs.backward.graph.nodes)
+
+    everything = split(default.partition, chain, x, w).saved_bytes
+    assert products(everything) == products(4 * 64 * 64 * 4) == 8
+    assert products(2 * 64 * 64 * 4) > 8

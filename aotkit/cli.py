@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return 0 if demo() else 1
     if options.command == "bench":
-        return _bench_overhead(options)
+        return _bench_overhead(options) if options.subject == "overhead" else _bench_partitioners(options)
     if options.command == "faults":
         return _faults(options)
     if options.command == "check":
@@ -37,9 +37,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="aotkit", description="Compile PyTorch training functions ahead of time.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("demo", help="graphs, time and memory of compiled functions next to eager (a few minutes)")
-    bench = commands.add_parser("bench", help="time compiled functions")
+    bench = commands.add_parser("bench", help="time compiled functions, judge partitioners")
     subjects = bench.add_subparsers(dest="subject", required=True, metavar="SUBJECT")
     _add_overhead(subjects.add_parser("overhead", help="what a call costs, next to eager and to torch.compile"))
+    _add_partitioners(subjects.add_parser("partitioners", help="memory and estimated time of models that they cut"))
     _add_faults(commands.add_parser("faults", help="whether the check catches planted faults, next to torch's own"))
     _add_check(commands.add_parser("check", help="find out whether a backend or partitioner does all it has to"))
     for kind in ("backends", "partitioners"):
@@ -54,6 +55,16 @@ def _add_overhead(parser: argparse.ArgumentParser) -> None:
         "--workload", nargs="+", default=[], metavar="NAME", help="only these; * and ? match; default: all"
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="of measuring for each workload; default: 5")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _add_partitioners(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--models", metavar="NAME[,NAME...]", help="* and ? match; default: all but gpt2-xl")
+    parser.add_argument(
+        "--partitions", default="*", metavar="NAME[,NAME...]", help="only these rows, such as 'min_cut budget *'"
+    )
+    parser.add_argument("--decompositions", choices=("inductor", "none"), default="inductor")
+    parser.add_argument("--random", choices=("shared", "torch"), default="shared", help="as for aotkit.compile")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -154,6 +165,27 @@ def _bench_overhead(options: argparse.Namespace) -> int:
         print(e, file=sys.stderr)
         return 2
     report = overhead(names, device=options.device, seconds=options.seconds, progress=progress())
+    print(json.dumps(report.json(), indent=2) if options.json else report)
+    return 0 if report.passed else 1
+
+
+def _bench_partitioners(options: argparse.Namespace) -> int:
+    from aotkit.benchmark.models import DEFAULT_MODELS, MODELS
+    from aotkit.benchmark.partitioners import all_partitioners, chosen, compare
+    from aotkit.demo import progress
+    from aotkit.errors import UnknownNameError
+
+    partitioners = all_partitioners()
+    try:
+        models = chosen("model", options.models.split(",") if options.models else DEFAULT_MODELS, MODELS)
+        rows = chosen("partitioner", options.partitions.split(","), partitioners)
+    except UnknownNameError as e:
+        print(e, file=sys.stderr)
+        return 2
+    report = compare(
+        models, {row: partitioners[row] for row in rows},
+        decompositions=options.decompositions, random=options.random, progress=progress(),
+    )  # fmt: skip
     print(json.dumps(report.json(), indent=2) if options.json else report)
     return 0 if report.passed else 1
 

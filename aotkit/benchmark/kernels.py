@@ -1,0 +1,127 @@
+"""An estimate of the time that a graph takes on a GPU whose compiler fuses everything that it can."""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aotkit.benchmark.dataflow import Dataflow, Memory, Step
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU.
+
+    Attributes:
+        bandwidth: of its memory, bytes/s.
+        rate: of matrix products, FLOP/s.
+        launch: what a kernel costs besides, s.
+    """
+
+    name: str
+    bandwidth: float
+    rate: float
+    launch: float = 3e-6
+
+    def seconds(self, kernels: Sequence[Step]) -> float:
+        """Each kernel takes as long as its bytes or its floating-point operations do, whichever is longer."""
+        return sum(max(bytes_moved(k) / self.bandwidth, k.flops / self.rate) + self.launch for k in kernels)
+
+
+# About what an A100 and an H200 reach in float32 by TensorFloat32: less than their data sheets say.
+DEVICES = (Device("A100", 1.5e12, 120e12), Device("H200", 4.8e12, 400e12))
+
+
+def bytes_moved(kernel: Step) -> int:
+    """What it reads from memory and writes there."""
+    return sum(kernel.sources.values()) + sum(memory.nbytes for memory in kernel.writes)
+
+
+def fuse(flow: Dataflow) -> list[Step]:
+    """The kernels of a graph, in an order in which they can run: their `writes` are only what must be in memory.
+
+    Everything that feeds one another between two barriers (matrix products, convolutions, sorting, ...) is one kernel,
+    reductions too. What can run earlier or later runs as late as possible, next to what reads it.
+    """
+    groups = _groups(flow.steps, _depths(flow.steps))
+    places = {step: i for i, group in enumerate(groups) for step in group}
+    readers = _readers(flow.steps)
+    returned = {memory for output in flow.outputs for memory in output}
+    kernels = []
+    for i, group in enumerate(groups):
+        made = [memory for step in group for memory in step.writes]
+        own = set(made)
+        kept = [m for m in made if m in returned or any(places[r] != i for r in readers[m]) or group[0].alone]
+        reads = {key: nbytes for step in group for key, nbytes in step.reads.items() if key[1] not in own}
+        kernels.append(Step(reads, kept, sum(step.flops for step in group), group[0].alone))
+    position = {step: i for i, step in enumerate(flow.steps)}
+    return _in_order(kernels, [position[group[-1]] for group in groups])
+
+
+def _readers(steps: Sequence[Step]) -> dict[Memory, list[Step]]:
+    readers = defaultdict(list)
+    for step in steps:
+        for memory in step.sources:
+            readers[memory].append(step)
+    return readers
+
+
+def _makers(steps: Sequence[Step]) -> dict[Memory, Step]:
+    return {memory: step for step in steps for memory in step.writes}
+
+
+def _depths(steps: Sequence[Step]) -> dict[Step, int]:
+    """How many barriers come before each step, itself included, on the longest way; as late as its readers allow."""
+    makers, readers = _makers(steps), _readers(steps)
+    depths: dict[Step, int] = {}
+    for step in steps:
+        depths[step] = max((depths[makers[m]] for m in step.sources if m in makers), default=0) + step.alone
+    for step in reversed(steps):
+        needed = [depths[r] - r.alone for memory in step.writes for r in readers[memory]]
+        if needed:
+            depths[step] = max(depths[step], min(needed))
+    return depths
+
+
+def _groups(steps: Sequence[Step], depths: dict[Step, int]) -> list[list[Step]]:
+    """Steps of equal depth that feed one another, each in the order of the graph; barriers are groups of one."""
+    makers = _makers(steps)
+    parent = {step: step for step in steps}
+
+    def find(step: Step) -> Step:
+        while parent[step] is not step:
+            parent[step] = parent[parent[step]]
+            step = parent[step]
+        return step
+
+    for step in steps:
+        for memory in () if step.alone else step.sources:
+            maker = makers.get(memory)
+            if maker is not None and not maker.alone and depths[maker] == depths[step]:
+                parent[find(maker)] = find(step)
+    groups: dict[Step, list[Step]] = {}
+    for step in steps:
+        groups.setdefault(find(step), []).append(step)
+    return list(groups.values())
+
+
+def _in_order(kernels: Sequence[Step], ends: Sequence[int]) -> list[Step]:
+    """Such that each runs after what it reads is there; of those that can run, the one that ends first in the graph."""
+    makers = {memory: i for i, kernel in enumerate(kernels) for memory in kernel.writes}
+    waits_for = [{makers[m] for m in kernel.sources if m in makers} for kernel in kernels]
+    readers = defaultdict(list)
+    for i, others in enumerate(waits_for):
+        for other in others:
+            readers[other].append(i)
+    missing = [len(others) for others in waits_for]
+    ready = [(ends[i], i) for i, count in enumerate(missing) if not count]
+    heapq.heapify(ready)
+    ordered = []
+    while ready:
+        _, i = heapq.heappop(ready)
+        ordered.append(kernels[i])
+        for reader in readers[i]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, (ends[reader], reader))
+    return ordered

@@ -1,0 +1,127 @@
+"""Partitioners on models of real sizes: what each saves, the memory and time of its graphs, and how long it takes."""
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from aotkit.aot.capture import Joint, fake_tensors, memory_budget, partition_copy
+from aotkit.benchmark.capture import joint_graph
+from aotkit.benchmark.evaluation import evaluate
+from aotkit.benchmark.models import MODELS
+from aotkit.benchmark.partitioners_report import PartitionersReport, Row
+from aotkit.errors import UnknownNameError
+from aotkit.interfaces import Decompositions, Partitioner
+from aotkit.recipe import Randomness
+from aotkit.registry import get_partitioner, partitioner_status
+
+BUDGETS = (0.9, 0.7, 0.5, 0.3, 0.1, 0.0)
+
+
+def all_partitioners() -> dict[str, Partitioner]:
+    """Name of a row -> partitioner: all that are registered and can be had, and torch's min-cut under budgets."""
+    registered = {name: get_partitioner(name) for name, problem in partitioner_status().items() if problem is None}
+    return registered | {f"min_cut budget {fraction}": min_cut_within(fraction) for fraction in BUDGETS}
+
+
+def min_cut_within(fraction: float) -> Partitioner:
+    """torch's min-cut under `torch._functorch.config.activation_memory_budget`."""
+
+    def partition(
+        joint: GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int, **kwargs: Any
+    ) -> tuple[GraphModule, GraphModule]:
+        with memory_budget(fraction):
+            return get_partitioner("min_cut")(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+
+    return partition
+
+
+def chosen(kind: str, patterns: Iterable[str], names: Iterable[str]) -> list[str]:
+    """The names that match any of the patterns, in which * and ? match anything.
+
+    Raises:
+        UnknownNameError: a pattern matches none.
+    """
+    names, found = list(names), []
+    for pattern in patterns:
+        matching = [name for name in names if fnmatchcase(name, pattern)]
+        if not matching:
+            raise UnknownNameError(f"no {kind} is called {pattern!r}; there are {', '.join(names)}.")
+        found += matching
+    return [name for name in names if name in found]
+
+
+def decomposition_table(name: str) -> Decompositions:
+    """ "inductor": what the backend `inductor` decomposes; "none": nothing."""
+    if name == "none":
+        return {}
+    from aotkit.aot.inductor import decompositions
+
+    return decompositions()
+
+
+def compare(
+    models: Iterable[str],
+    partitioners: Mapping[str, Partitioner],
+    *,
+    decompositions: str = "inductor",
+    random: Randomness = "shared",
+    progress: Callable[[str], None] | None = None,
+) -> PartitionersReport:
+    """Cut the joint graph of each model with each partitioner, and judge the graphs that come out.
+
+    Args:
+        models: keys of `MODELS`.
+        partitioners: by the names of their rows.
+        decompositions: "inductor" or "none".
+        random: as for `compile`.
+        progress: called with a line of text before each thing that takes long.
+    """
+    tell = progress or (lambda text: None)
+    table = decomposition_table(decompositions)
+    report = PartitionersReport(torch.__version__, decompositions, random)
+    for model in models:
+        tell(f"{model}: tracing")
+        try:
+            joint = joint_of(model, table, random)
+        except ImportError as e:
+            report.rows.append(Row(model, problem=f"needs transformers 5: pip install 'transformers>=5' ({e})"))
+            continue
+        for name, partition in partitioners.items():
+            tell(f"{model}: {name}")
+            report.rows.append(judged(Row(model, name), partition, joint))
+    return report
+
+
+def joint_of(model: str, decompositions: Decompositions, random: Randomness = "shared") -> Joint:
+    """The joint graph of one of `MODELS`, which takes no memory for its tensors.
+
+    Raises:
+        ImportError: transformers is missing or too old for it.
+    """
+    with fake_tensors():
+        module, inputs = MODELS[model]()
+    return joint_graph(module.train(), inputs, decompositions=decompositions, random=random)
+
+
+def judged(row: Row, partition: Partitioner, joint: Joint) -> Row:
+    """Fill a row: what a partitioner makes of a joint graph, or why it fails."""
+
+    def timed(*args: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
+        gc.collect()  # what others have left behind is not its work
+        start = time.process_time()
+        parts = partition(*args, **keywords)
+        row.solve_seconds = time.process_time() - start
+        return parts
+
+    try:
+        forward, backward = partition_copy(timed, joint)
+        row.nodes = len(joint.gm.graph.nodes)
+        row.evaluation = evaluate(forward, backward, joint.num_outputs)
+    except Exception as e:
+        row.problem = " ".join(f"{type(e).__name__}: {e}".split())
+    return row

@@ -1,0 +1,109 @@
+"""What `python -m aotkit bench partitioners` found, as a table and as JSON."""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from aotkit.benchmark.evaluation import Evaluation
+from aotkit.benchmark.kernels import DEVICES
+
+HEADING = (
+    "model", "partition", "saved", "peak", "fused peak", "kernels", *(f"{device.name} ms" for device in DEVICES),
+    "repeated", "redrawn", "solve s",
+)  # fmt: skip
+EXPLANATION = (
+    "Memory in MiB, without inputs and parameters. saved: from forward to backward, outputs apart. peak: most that is "
+    "alive at a time, operator by operator, outputs and gradients included; fused: if all between matrix products and "
+    "the like is one kernel. ms: estimated time of the fused kernels of forward and backward. repeated: GFLOP of "
+    "matrix products, convolutions and attention that backward runs again. redrawn: random operators that backward "
+    "runs again, with other numbers: gradients are wrong. solve: CPU time of the partitioner."
+)
+WIDTH = 118
+
+
+@dataclass
+class Row:
+    """One partitioner on one model.
+
+    Attributes:
+        partition: the partitioner's name; "" if the model cannot be had.
+        nodes: of the joint graph.
+        solve_seconds: CPU time of the process while the partitioner ran.
+        problem: why there is no evaluation.
+    """
+
+    model: str
+    partition: str = ""
+    nodes: int = 0
+    solve_seconds: float | None = None
+    evaluation: Evaluation | None = None
+    problem: str | None = None
+
+
+@dataclass
+class PartitionersReport:
+    """All rows; those of one model cut copies of the same joint graph.
+
+    Attributes:
+        decompositions: "inductor" or "none".
+        random: "shared" or "torch".
+    """
+
+    torch: str
+    decompositions: str
+    random: str
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every partitioner cut every model that could be had."""
+        return not any(row.problem for row in self.rows if row.partition)
+
+    def json(self) -> dict[str, Any]:
+        """Everything that was found, of types that the json module takes: bytes, seconds, FLOP."""
+        return {
+            "schema": 1,
+            "torch": self.torch,
+            "decompositions": self.decompositions,
+            "random": self.random,
+            "devices": [asdict(device) for device in DEVICES],
+            "rows": [asdict(row) for row in self.rows],
+        }
+
+    def __str__(self) -> str:
+        table = [HEADING, *(_cells(row) for row in self.rows if row.partition)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [f"torch {self.torch}, decompositions: {self.decompositions}, random numbers: {self.random}"]
+        for n, cells in enumerate(table):
+            if n > 1 and cells[0] != table[n - 1][0]:
+                lines.append("")
+            lines.append("  ".join(_aligned(cells, widths)).rstrip())
+        notes = [EXPLANATION, *(_problem(row) for row in self.rows if row.problem)]
+        return "\n".join([*lines, "", *(textwrap.fill(note, WIDTH, subsequent_indent="  ") for note in notes)])
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    pairs = enumerate(zip(cells, widths, strict=True))
+    return [cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in pairs]
+
+
+def _problem(row: Row) -> str:
+    return ": ".join(filter(None, (row.model, row.partition, row.problem)))
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    found = row.evaluation
+    if found is None:
+        return (row.model, row.partition, "failed", *[""] * (len(HEADING) - 3))
+    memory = (found.saved_bytes, found.peak_bytes, found.fused_peak_bytes)
+    return (
+        row.model,
+        row.partition,
+        *(f"{nbytes / 2**20:,.0f}" for nbytes in memory),
+        str(found.kernels),
+        *(f"{found.seconds[device.name] * 1e3:.2f}" for device in DEVICES),
+        f"{found.repeated_flops / 1e9:,.0f}" if found.repeated else "",
+        str(found.redrawn) if found.redrawn else "",
+        f"{row.solve_seconds:.2f}",
+    )

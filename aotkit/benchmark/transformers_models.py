@@ -1,0 +1,89 @@
+"""Hugging Face's transformers with random weights, as training losses of their inputs alone."""
+
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+
+Model = tuple[nn.Module, Sequence[Tensor]]
+LANGUAGE = ("input_ids", "labels")
+
+
+class Loss(nn.Module):
+    """A model that computes its own loss: tensors named `names` -> loss."""
+
+    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.model = model
+        self.names = tuple(names)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        from transformers import masking_utils
+
+        # It reads from the position numbers that these are single sequences; fake tensors have no values to read.
+        with mock.patch.object(masking_utils, "find_packed_sequence_indices", _one_sequence):
+            loss: Tensor = self.model(**dict(zip(self.names, inputs, strict=True))).loss
+        return loss
+
+
+def _one_sequence(position_ids: Tensor) -> None:
+    return None
+
+
+def _loss(family: str, head: str, names: Sequence[str], **settings: Any) -> Loss:
+    """A model of a class such as `GPT2LMHeadModel`, with the settings of its configuration.
+
+    Raises:
+        ImportError: transformers is not installed, or older than 5.
+    """
+    import transformers
+    from transformers.initialization import no_init_weights
+
+    with no_init_weights():  # fake weights have no values
+        model = getattr(transformers, family + head)(getattr(transformers, f"{family}Config")(**settings))
+    if head == "LMHeadModel":
+        model.loss_type = "ForCausalLM"  # otherwise it logs a warning
+    return Loss(model, names)
+
+
+def _tokens(batch: int, length: int) -> Tensor:
+    return torch.zeros(batch, length, dtype=torch.long)
+
+
+def gpt2(layers: int = 12, heads: int = 12, width: int = 768, batch: int = 8, length: int = 1024) -> Model:
+    """GPT-2 small by default, with dropout 0.1."""
+    model = _loss("GPT2", "LMHeadModel", LANGUAGE, n_layer=layers, n_head=heads, n_embd=width, use_cache=False)
+    return model, (_tokens(batch, length), _tokens(batch, length))
+
+
+def gpt2_xl() -> Model:
+    return gpt2(layers=48, heads=25, width=1600, batch=4)
+
+
+def bert() -> Model:
+    """BERT base."""
+    return _loss("Bert", "ForMaskedLM", LANGUAGE), (_tokens(16, 512), _tokens(16, 512))
+
+
+def t5() -> Model:
+    """T5 small."""
+    model = _loss("T5", "ForConditionalGeneration", LANGUAGE, use_cache=False, decoder_start_token_id=0, pad_token_id=0)
+    return model, (_tokens(16, 512), _tokens(16, 128))
+
+
+def llama() -> Model:
+    """Eight layers of Llama's kind: of width 2048, with grouped-query attention."""
+    model = _loss(
+        "Llama", "ForCausalLM", LANGUAGE, vocab_size=32000, hidden_size=2048, intermediate_size=5632,
+        num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=8, max_position_embeddings=2048,
+        use_cache=False,
+    )  # fmt: skip
+    return model, (_tokens(4, 2048), _tokens(4, 2048))
+
+
+def vit() -> Model:
+    """ViT base."""
+    model = _loss("ViT", "ForImageClassification", ("pixel_values", "labels"), num_labels=1000)
+    return model, (torch.zeros(32, 3, 224, 224), torch.zeros(32, dtype=torch.long))

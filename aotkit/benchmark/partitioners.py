@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 from aotkit.aot.capture import Joint, fake_tensors, memory_budget, partition_copy
 from aotkit.benchmark.capture import joint_graph
 from aotkit.benchmark.evaluation import evaluate
+from aotkit.benchmark.kernels import DEVICES
 from aotkit.benchmark.models import MODELS
 from aotkit.benchmark.partitioners_report import PartitionersReport, Row
 from aotkit.errors import UnknownNameError
@@ -23,9 +24,17 @@ BUDGETS = (0.9, 0.7, 0.5, 0.3, 0.1, 0.0)
 
 
 def all_partitioners() -> dict[str, Partitioner]:
-    """Name of a row -> partitioner: all that are registered and can be had, and torch's min-cut under budgets."""
+    """Name of a row -> partitioner: all that are registered and can be had, and torch's min-cut and ours under budgets.
+
+    A fraction is of what each saves without a budget.
+    """
+    from aotkit.partitioners.nx_min_cut import budget
+    from aotkit.partitioners.rematerialization.devices import Device
+
     registered = {name: get_partitioner(name) for name, problem in partitioner_status().items() if problem is None}
-    return registered | {f"min_cut budget {fraction}": min_cut_within(fraction) for fraction in BUDGETS}
+    torchs = {f"min_cut budget {fraction}": min_cut_within(fraction) for fraction in BUDGETS}
+    a100 = Device(DEVICES[0].bandwidth, DEVICES[0].rate, DEVICES[0].launch)
+    return registered | torchs | {f"nx_min_cut budget {f}": budget(f, a100) for f in (1.0, *BUDGETS[:-1])}
 
 
 def min_cut_within(fraction: float) -> Partitioner:

@@ -110,7 +110,7 @@ def fastest_within(tradeoff: Tradeoff, limit: int) -> Choice:
     number = itertools.count()
     edge = _edge(tradeoff, limit)
     best, open_ = edge.best, [(edge.bound, next(number), edge)]
-    settled = Fraction(best.time)  # what is left without branching any further
+    settled = Fraction(best.time)  # the least bound of what is not branched any further
     for _ in range(MOST_BRANCHES):
         if not open_ or _gap(tradeoff, best, min(open_[0][0], settled)) <= GAP:
             break
@@ -181,6 +181,7 @@ def _edge(tradeoff: Tradeoff, limit: int) -> _Edge:
 
 def _filled(tradeoff: Tradeoff, choice: Choice, limit: int) -> Choice:
     """Save more values, large ones first, where that takes less time and keeps within the limit."""
+    choice = tradeoff.choice(choice.saved)  # what a branch had to save may not be read
     _, recomputed = tradeoff.time.resolve(choice.saved)
     small = [v for v in recomputed if 0 < tradeoff.kept[v] <= limit - choice.kept]
     for value in sorted(small, key=lambda v: -tradeoff.kept[v])[:MOST_FILLED]:

@@ -89,7 +89,7 @@ def within(limit: Limit, costs: Tradeoff) -> Choice:
     most = limit.of(fastest(costs).kept)
     choice = fastest_within(costs, most)
     _log.info(
-        "nx_min_cut saves %s of %s; no partition within that is faster by more than %.2f %%, as far as time is estimated.",
+        "nx_min_cut saves %s of %s; no partition within that is faster by more than %.2f %%, by estimated time.",
         bytes_name(choice.kept), bytes_name(most), 100 * choice.gap,
     )  # fmt: skip
     return choice

@@ -155,13 +155,14 @@ def _bench_overhead(options: argparse.Namespace) -> int:
     from aotkit.benchmark.overhead import overhead
     from aotkit.benchmark.overhead_workloads import chosen_names
     from aotkit.demo import progress
+    from aotkit.errors import UnknownNameError
 
     if options.device == "cuda" and not torch.cuda.is_available():
         print("torch finds no CUDA device; run without --device cuda", file=sys.stderr)
         return 2
     try:
         names = chosen_names(options.workload, options.device)
-    except ValueError as e:
+    except UnknownNameError as e:
         print(e, file=sys.stderr)
         return 2
     report = overhead(names, device=options.device, seconds=options.seconds, progress=progress())
@@ -170,15 +171,18 @@ def _bench_overhead(options: argparse.Namespace) -> int:
 
 
 def _bench_partitioners(options: argparse.Namespace) -> int:
+    from aotkit.benchmark.choice import chosen
     from aotkit.benchmark.models import DEFAULT_MODELS, MODELS
-    from aotkit.benchmark.partitioners import all_partitioners, chosen, compare
+    from aotkit.benchmark.partitioners import all_partitioners, compare
     from aotkit.demo import progress
     from aotkit.errors import UnknownNameError
 
     partitioners = all_partitioners()
+    patterns = options.models.split(",") if options.models else DEFAULT_MODELS
     try:
-        models = chosen("model", options.models.split(",") if options.models else DEFAULT_MODELS, MODELS)
-        rows = chosen("partitioner", options.partitions.split(","), partitioners)
+        models = chosen(patterns, MODELS, "no model is called {pattern!r}; there are {names}.")
+        unknown = "no partitioner is called {pattern!r}; there are {names}."
+        rows = chosen(options.partitions.split(","), partitioners, unknown)
     except UnknownNameError as e:
         print(e, file=sys.stderr)
         return 2

@@ -18,13 +18,13 @@ saved or recomputed. The cheapest such choice is a minimum cut; `rematerializati
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from aotkit.aot.partition import classify, default_partition, extract_forward_backward, is_symbol, simplify
+from aotkit.aot.partition import Sides, classify, default_partition, extract_forward_backward, is_symbol, simplify
 from aotkit.errors import CompileError
 from aotkit.inspection.nodes import bytes_name
 from aotkit.interfaces import Partitioner
@@ -44,14 +44,12 @@ def partition(
     joint: GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int, **kwargs: Any
 ) -> tuple[GraphModule, GraphModule]:
     """Split the joint graph into (forward, backward) at the cut of fewest saved bytes."""
-    simplify(joint)
-    sides = classify(joint, num_fwd_outputs)
-    if not sides.backward:
-        return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
-    values = values_of(joint, sides)
-    with _explained(values):
-        saved = _best(fewest_bytes(values))
-    return extract_forward_backward(joint, [values.nodes[i] for i in saved], num_fwd_outputs=num_fwd_outputs)
+
+    def choose(values: Values, sides: Sides) -> Collection[int]:
+        problem = fewest_bytes(values)
+        return problem.resolve(solve(problem))[0]
+
+    return _split(choose, joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
 
 def budget(limit: int | float | str, device: Device | None = None) -> Partitioner:
@@ -67,21 +65,35 @@ def budget(limit: int | float | str, device: Device | None = None) -> Partitione
     """
     wanted = parse_limit(limit)
 
+    def choose(values: Values, sides: Sides) -> Collection[int]:
+        return within(wanted, tradeoff(values, sides, device or device_of(values))).saved
+
     def partition_within(
         joint: GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[GraphModule, GraphModule]:
-        simplify(joint)
-        sides = classify(joint, num_fwd_outputs)
-        if not sides.backward:
-            return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
-        values = values_of(joint, sides)
-        with _explained(values):
-            choice = within(wanted, tradeoff(values, sides, device or device_of(values)))
-        saved = [values.nodes[i] for i in sorted(choice.saved)]
-        return extract_forward_backward(joint, saved, num_fwd_outputs=num_fwd_outputs)
+        return _split(choose, joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
     partition_within.__name__ = f"nx_min_cut.budget({limit!r})"
     return partition_within
+
+
+def _split(
+    choose: Callable[[Values, Sides], Collection[int]],
+    joint: GraphModule,
+    joint_inputs: Any,
+    *,
+    num_fwd_outputs: int,
+    **kwargs: Any,
+) -> tuple[GraphModule, GraphModule]:
+    """Split a joint graph where `choose` says: it returns the numbers of the values to save."""
+    simplify(joint)
+    sides = classify(joint, num_fwd_outputs)
+    if not sides.backward:
+        return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+    values = values_of(joint, sides)
+    with _explained(values):
+        saved = [values.nodes[i] for i in sorted(choose(values, sides))]
+    return extract_forward_backward(joint, saved, num_fwd_outputs=num_fwd_outputs)
 
 
 def within(limit: Limit, costs: Tradeoff) -> Choice:
@@ -133,11 +145,6 @@ def _runs_expensive_work_late(values: Values) -> list[bool]:
 def _bytes_moved(node: Node) -> int:
     """The bytes that recomputing a node reads and writes."""
     return 0 if is_free(node) else sum(bytes_of(n) for n in (node, *node.all_input_nodes))
-
-
-def _best(problem: Problem) -> list[int]:
-    """The numbers of the values to save, in order."""
-    return problem.resolve(solve(problem))[0]
 
 
 @contextmanager

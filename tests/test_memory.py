@@ -182,6 +182,12 @@ def test_entries_hold_no_inputs(device):
     assert live_bytes() == before
 
 
+# A gradient before batch norm is rounding alone: it takes the runs that tell rounding from faults.
+MODELS = {
+    "certain": "nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8)))",
+    "doubtful": "nn.Sequential(nn.Linear(2048, 2048), nn.BatchNorm1d(2048), nn.Linear(2048, 2048))",
+}
+
 # The most that a process has taken so far, in KiB; `getrusage` would begin with what its parent has. Large blocks go
 # back to the system when they are freed.
 PEAK_OF_A_CHECK = """
@@ -193,7 +199,7 @@ def peak():
     return int(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text()).group(1))
 
 aotkit.check(nn.Linear(8, 8), torch.randn(2, 8), backend=sys.argv[1])
-model, x = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))), torch.randn(4, 2048)
+model, x = eval(sys.argv[2]), torch.randn(4, 2048)
 parameters = sum(p.numel() * p.element_size() for p in model.parameters()) / 1024
 before = peak() - parameters
 gradients = torch.autograd.grad(model(x).sum(), list(model.parameters()))
@@ -204,10 +210,17 @@ print((peak() - before) / eager)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak so")
-@pytest.mark.parametrize("backend", ["nop", "inductor"])
-def test_a_check_of_many_parameters(backend):
-    """At most four times as much as training eagerly: parameters and gradients."""
+@pytest.mark.parametrize(
+    ("backend", "model", "most"),
+    [
+        ("nop", "certain", 4),
+        ("inductor", "certain", 4),
+        pytest.param("inductor", "doubtful", 5.5, marks=pytest.mark.sweep),
+    ],
+)
+def test_a_check_of_many_parameters(backend, model, most):
+    """At most so many times as much as training eagerly: parameters and gradients."""
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "1000000"}
-    command = [sys.executable, "-c", PEAK_OF_A_CHECK, backend]
+    command = [sys.executable, "-c", PEAK_OF_A_CHECK, backend, MODELS[model]]
     done = subprocess.run(command, env=environment, text=True, capture_output=True, check=True)
-    assert 1 < float(done.stdout) <= 4
+    assert 1 < float(done.stdout) <= most

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -40,13 +40,17 @@ def fake_tensors() -> AbstractContextManager[Any]:
 
 def partition_copy(partition: Callable[..., Any], joint: Joint) -> tuple[GraphModule, GraphModule]:
     """Run a partitioner as AOTAutograd would, on a copy of a joint graph."""
+    return partition_as_traced(partition, replace(joint, gm=copy_graph(joint.gm)))
+
+
+def partition_as_traced(partition: Callable[..., Any], joint: Joint) -> tuple[GraphModule, GraphModule]:
+    """Run a partitioner as AOTAutograd would, on the joint graph itself."""
     from torch._guards import TracingContext, detect_fake_mode, tracing
 
     fake_mode = detect_fake_mode(joint.inputs)
     assert fake_mode is not None
-    gm = copy_graph(joint.gm)
     with tracing(TracingContext(fake_mode)), settings(), fake_mode, torch.no_grad():
-        return partition(gm, joint.inputs, **joint.keywords)  # type: ignore[no-any-return]
+        return partition(joint.gm, joint.inputs, **joint.keywords)  # type: ignore[no-any-return]
 
 
 def memory_budget(fraction: float) -> AbstractContextManager[Any]:

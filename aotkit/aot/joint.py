@@ -3,12 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.aot.alone import propagate
-from aotkit.aot.tracing import settings
+from aotkit.aot.capture import Joint, partition_as_traced
 
 # What tracing notes on the nodes of a joint graph that nothing else tells: the pass in which each ran, and what
 # torch.utils.checkpoint asked for.
@@ -32,15 +31,12 @@ def partition_alone(
         ValueError: it is no joint graph: there is not one gradient or None for each primal, or a tangent has the shape
             and dtype of no output.
     """
-    from torch._guards import TracingContext, tracing
-
-    fake_mode, fakes = propagate(joint, inputs)
+    _, fakes = propagate(joint, inputs)
     tangents = len(tangents_of(joint))
     _describe(joint, len(fakes) - tangents, num_fwd_outputs)
     joint_inputs = fakes[: len(fakes) - tangents], fakes[len(fakes) - tangents :]
     keywords = {"num_fwd_outputs": num_fwd_outputs, "static_lifetime_input_indices": []}
-    with tracing(TracingContext(fake_mode)), settings(), fake_mode, torch.no_grad():
-        return partition(joint, joint_inputs, **keywords)  # type: ignore[no-any-return]
+    return partition_as_traced(partition, Joint(joint, joint_inputs, keywords))
 
 
 def _describe(joint: GraphModule, num_primals: int, num_fwd_outputs: int) -> None:

@@ -8,9 +8,10 @@ below 1 recomputes from inputs that the function has changed since (running stat
 
 import operator
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -235,27 +236,21 @@ def _draw_once(forward: GraphModule, backward: GraphModule) -> tuple[GraphModule
     repeated = {node.name for node in forward.graph.nodes if is_random(node)}
     repeated &= {node.name for node in backward.graph.nodes if is_random(node)}
     for gm in (backward, forward):
-        for node in reversed(gm.graph.nodes):
-            if node.name in repeated and all(_erase_if_unused(user) for user in list(node.users)):
-                gm.graph.erase_node(node)
-                repeated.discard(node.name)
+        # torch keeps all that carries the tag of random operators, attention without dropout too, and what it reads.
+        once = {node.name for node in gm.graph.nodes if is_random(node)} - repeated
+        gm.graph.eliminate_dead_code(partial(_has_effect, once))
+        gm.recompile()
+        repeated &= {node.name for node in gm.graph.nodes}
     if repeated:
         raise CompileError(
             f"The partition draws {sorted(repeated)} in the forward and again in the backward graph, where the random "
             "numbers differ. Save these values instead of recomputing them."
         )
-    for gm in (forward, backward):
-        # torch keeps all that carries the tag of random operators, attention without dropout too, and what it reads.
-        gm.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False) or is_random(node))
-        gm.recompile()
     return forward, backward
 
 
-def _erase_if_unused(node: Node) -> bool:
-    if node.users or node.op == "output":
-        return False
-    node.graph.erase_node(node)
-    return True
+def _has_effect(draws: Collection[str], node: Node) -> bool:
+    return node.is_impure(impure_random=False) or node.name in draws
 
 
 def is_tensor(node: Node) -> bool:
@@ -290,7 +285,11 @@ def is_view(node: Node) -> bool:
 
 
 def flops(node: Node) -> int:
-    """The floating-point operations of a matrix product, a convolution or attention; 0 for anything else."""
+    """The floating-point operations of a matrix product, a convolution or attention; 0 for anything else.
+
+    Source: the table of `torch.utils.flop_counter`; fused attention on a CPU, which it lacks, is counted as it counts
+    that on a GPU: all of the products, masked or not, and five for two in the backward pass.
+    """
     from torch.utils.flop_counter import flop_registry
 
     count: Any = flop_registry.get(getattr(node.target, "overloadpacket", None))
@@ -301,7 +300,7 @@ def flops(node: Node) -> int:
     args, kwargs = arguments
     if count is not None:
         found = count(*args, **kwargs, out_val=node.meta["val"])
-    else:  # the registry lacks that of CPUs: two products forward, five backward
+    else:
         first = 1 if "backward" in name else 0
         query, key = args[first], args[first + 1]
         found = (10 if first else 4) * query.numel() * key.shape[-2]

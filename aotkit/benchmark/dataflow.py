@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.aot import pytree
-from aotkit.aot.partition import storages
-from aotkit.benchmark.operator_costs import LOOKUPS, flops, is_barrier, operator
+from aotkit.aot.partition import flops, storages
+from aotkit.benchmark.operator_costs import LOOKUPS, is_barrier
+from aotkit.inspection.nodes import packet_name
 
 
 @dataclass(eq=False)
@@ -107,7 +108,7 @@ def _reads(node: Node, known: Mapping[Node, Mapping[Any, Memory]]) -> dict[tuple
     reads: dict[tuple[Hashable, Memory], int] = {}
     for i, source in enumerate(node.all_input_nodes):
         part, nbytes = _part(source), tensor_bytes(source)
-        if i == 0 and operator(node) in LOOKUPS:
+        if i == 0 and packet_name(node) in LOOKUPS:
             part, nbytes = node, min(nbytes, tensor_bytes(node))
         for memory in known[source].values():
             reads[part, memory] = nbytes

@@ -6,11 +6,10 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from aotkit.aot.partition import is_random
+from aotkit.aot.partition import flops, is_random
 from aotkit.benchmark.dataflow import Memory, dataflow
 from aotkit.benchmark.kernels import DEVICES, Device, fuse
 from aotkit.benchmark.liveness import peak_bytes
-from aotkit.benchmark.operator_costs import flops
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from aotkit.alignment import aligned
 from aotkit.benchmark.overhead_variants import EAGER, TORCH_COMPILE
 from aotkit.benchmark.timing import Samples, Spread, spread
 
@@ -106,13 +107,11 @@ class OverheadReport:
     def __str__(self) -> str:
         table = [HEADING, *map(self._cells, self.rows)]
         used = [i for i in range(len(HEADING)) if any(cells[i] for cells in table[1:])]
-        widths = {i: max(len(cells[i]) for cells in table) for i in used}
         lines = [self._title()]
-        for n, cells in enumerate(table):
-            if n > 1 and cells[:2] != table[n - 1][:2]:
+        for n, line in enumerate(aligned([[cells[i] for i in used] for cells in table], [RIGHT[i] for i in used])):
+            if n > 1 and table[n][:2] != table[n - 1][:2]:
                 lines.append("")
-            texts = [cells[i].rjust(widths[i]) if RIGHT[i] else cells[i].ljust(widths[i]) for i in used]
-            lines.append("  ".join(texts).rstrip())
+            lines.append(line)
         notes = [EXPLANATION.format(clock="wall time" if self.device == "cuda" else "CPU time"), *self._problems()]
         return "\n".join([*lines, "", *(textwrap.fill(note, WIDTH, subsequent_indent="  ") for note in notes)])
 

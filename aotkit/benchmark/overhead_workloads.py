@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from aotkit.benchmark.choice import chosen
 from aotkit.benchmark.workloads import tutorial
 
 FORWARD, BACKWARD, NO_GRAD, STEP = "forward", "backward", "no-grad", "forward + backward"
@@ -139,13 +139,10 @@ def chosen_names(patterns: Sequence[str], device: str) -> list[str]:
     """The names that fit any of the patterns (with * and ?), all if there are none.
 
     Raises:
-        ValueError: a pattern fits no name.
+        UnknownNameError: a pattern fits no name.
     """
-    names = workload_names(device)
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise ValueError(f"there is no workload {pattern!r} on {device}; there are: {', '.join(names)}")
-    return [name for name in names if not patterns or any(fnmatchcase(name, p) for p in patterns)]
+    unknown = f"there is no workload {{pattern!r}} on {device}; there are: {{names}}"
+    return chosen(patterns or ["*"], workload_names(device), unknown)
 
 
 def build(name: str, device: str) -> list[Workload]:

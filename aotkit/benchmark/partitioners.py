@@ -3,7 +3,6 @@
 import gc
 import time
 from collections.abc import Callable, Iterable, Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.kernels import DEVICES
 from aotkit.benchmark.models import MODELS
 from aotkit.benchmark.partitioners_report import PartitionersReport, Row
-from aotkit.errors import UnknownNameError
 from aotkit.interfaces import Decompositions, Partitioner
 from aotkit.recipe import Randomness
 from aotkit.registry import get_partitioner, partitioner_status
@@ -47,21 +45,6 @@ def min_cut_within(fraction: float) -> Partitioner:
             return get_partitioner("min_cut")(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
     return partition
-
-
-def chosen(kind: str, patterns: Iterable[str], names: Iterable[str]) -> list[str]:
-    """The names that match any of the patterns, in which * and ? match anything.
-
-    Raises:
-        UnknownNameError: a pattern matches none.
-    """
-    names, found = list(names), []
-    for pattern in patterns:
-        matching = [name for name in names if fnmatchcase(name, pattern)]
-        if not matching:
-            raise UnknownNameError(f"no {kind} is called {pattern!r}; there are {', '.join(names)}.")
-        found += matching
-    return [name for name in names if name in found]
 
 
 def decomposition_table(name: str) -> Decompositions:

@@ -1,10 +1,10 @@
 """What `python -m aotkit bench partitioners` found, as a table and as JSON."""
 
 import textwrap
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from aotkit.alignment import aligned
 from aotkit.benchmark.evaluation import Evaluation
 from aotkit.benchmark.kernels import DEVICES
 
@@ -12,6 +12,7 @@ HEADING = (
     "model", "partition", "saved", "peak", "fused peak", "kernels", *(f"{device.name} ms" for device in DEVICES),
     "repeated", "redrawn", "solve s",
 )  # fmt: skip
+RIGHT = [False, False, *[True] * (len(HEADING) - 2)]  # aligned right
 EXPLANATION = (
     "Memory in MiB, without inputs and parameters. saved: from forward to backward, outputs apart. peak: most that is "
     "alive at a time, operator by operator, outputs and gradients included; fused: if all between matrix products and "
@@ -73,19 +74,13 @@ class PartitionersReport:
 
     def __str__(self) -> str:
         table = [HEADING, *(_cells(row) for row in self.rows if row.partition)]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = [f"torch {self.torch}, decompositions: {self.decompositions}, random numbers: {self.random}"]
-        for n, cells in enumerate(table):
-            if n > 1 and cells[0] != table[n - 1][0]:
+        for n, line in enumerate(aligned(table, RIGHT)):
+            if n > 1 and table[n][0] != table[n - 1][0]:
                 lines.append("")
-            lines.append("  ".join(_aligned(cells, widths)).rstrip())
+            lines.append(line)
         notes = [EXPLANATION, *(_problem(row) for row in self.rows if row.problem)]
         return "\n".join([*lines, "", *(textwrap.fill(note, WIDTH, subsequent_indent="  ") for note in notes)])
-
-
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-    pairs = enumerate(zip(cells, widths, strict=True))
-    return [cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in pairs]
 
 
 def _problem(row: Row) -> str:

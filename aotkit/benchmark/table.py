@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from aotkit.alignment import aligned
 from aotkit.benchmark.timing import Phases, Spread, speedup, spread
 from aotkit.inspection.nodes import bytes_name
 
@@ -110,11 +111,7 @@ class BenchReport:
 
     def __str__(self) -> str:
         table = [HEADING, *map(self._cells, self.rows)]
-        widths = [max(len(row[i]) for row in table) for i in range(len(HEADING))]
-        lines = [self._title()]
-        for cells in table:
-            pairs = zip(cells, widths, RIGHT, strict=True)
-            lines.append("  ".join(c.rjust(width) if right else c.ljust(width) for c, width, right in pairs).rstrip())
+        lines = [self._title(), *aligned(table, RIGHT)]
         notes = [self._explanation(), *self._reasons()]
         return "\n".join([*lines, *(textwrap.fill(note, WIDTH, subsequent_indent="  ") for note in notes)])
 

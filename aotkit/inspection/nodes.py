@@ -23,6 +23,12 @@ def operator_name(node: Node) -> str:
     return str(getattr(target, "__name__", target))
 
 
+def packet_name(node: Node) -> str:
+    """The name of the operator without namespace and overload: `add`, `iota`."""
+    target = getattr(node.target, "overloadpacket", node.target)
+    return str(getattr(target, "__name__", target))
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """`f32` for `torch.float32`, `bf16` for `torch.bfloat16`, `i64` for `torch.int64`, `bool` for `torch.bool`."""
     name = str(dtype).removeprefix("torch.")

@@ -58,9 +58,7 @@ def solve(problem: Problem) -> set[int]:
         Impossible: a needed value can be neither saved nor recomputed.
     """
     reduced = reduce(problem)
-    chosen = reduced.settled | {v for v, state in _states(reduced).items() if state is State.SAVED}
-    problem.resolve(chosen)
-    return chosen
+    return reduced.settled | {v for v, state in _states(reduced).items() if state is State.SAVED}
 
 
 def _states(reduced: Reduced) -> dict[int, State]:

@@ -6,6 +6,7 @@ import torch
 from torch.fx import Node
 
 from aotkit.aot.partition import is_symbol, is_view
+from aotkit.inspection.nodes import packet_name
 
 # Cheap operators that do not carry torch.Tag.pointwise: one pass over their inputs.
 CASTS = "_to_copy to type_as clone lift_fresh_copy convert_element_type contiguous"
@@ -25,11 +26,6 @@ PASSES = frozenset(f"{REDUCTIONS} {NORMALISATIONS}".split())
 CHEAP = PASSES | set(" ".join([CASTS, FACTORIES, INDEXING, SEEDED_BY_ARGUMENT, VIEWS, POINTWISE]).split())
 
 
-def name_of(node: Node) -> str:
-    """An operator's name without its overload."""
-    return str(getattr(getattr(node.target, "overloadpacket", None), "__name__", ""))
-
-
 def is_free(node: Node) -> bool:
     """Whether a node moves no data."""
     return node.op == "get_attr" or is_symbol(node) or node.target is operator.getitem or is_view(node)
@@ -38,9 +34,9 @@ def is_free(node: Node) -> bool:
 def is_cheap(node: Node) -> bool:
     """Whether a node costs about as much as reading its inputs, or less."""
     pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
-    return is_free(node) or pointwise or name_of(node) in CHEAP
+    return is_free(node) or pointwise or packet_name(node) in CHEAP
 
 
 def is_pass(node: Node) -> bool:
     """Whether a node reads its inputs as a whole before its result is there, as a sum does."""
-    return name_of(node) in PASSES
+    return packet_name(node) in PASSES

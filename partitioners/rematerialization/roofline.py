@@ -27,7 +27,6 @@ def tradeoff(values: Values, sides: Sides, device: Device) -> Tradeoff:
     And to recompute: a barrier runs again; a reduction reads its inputs once more; the rest is fused, but written if
     barriers read it. What the user asked to recompute is saved only if nothing else is possible.
     """
-    at_barrier, fused = _readers(values, sides)
     work = [_work(node, device) for node in values.nodes]
     everything = int(sum(work) / UNIT) + 1 + sum(kept or 0 for kept in values.kept)
     save: list[int | None] = []
@@ -35,21 +34,23 @@ def tradeoff(values: Values, sides: Sides, device: Device) -> Tradeoff:
     for i, node in enumerate(values.nodes):
         pass_over = bytes_of(node) / device.bandwidth
         is_barrier = not is_cheap(producer(node))
-        in_memory = is_barrier or any(not is_cheap(user) for user in _users(node) if user not in sides.backward)
-        if values.kept[i] is None or not values.in_forward[i]:
-            save.append(0 if values.kept[i] == 0 else None)
-        elif values.kept[i] == 0:
+        users = {(user in sides.backward, user.op == "output", is_cheap(user)) for user in _users(node)}
+        in_memory = is_barrier or any(not late and not cheap for late, _, cheap in users)
+        at_barrier, fused = (True, False, False) in users, (True, False, True) in users
+        if values.kept[i] == 0:
             save.append(0)
+        elif values.kept[i] is None or not values.in_forward[i]:
+            save.append(None)
         else:
-            seconds = pass_over * ((not in_memory) + (fused[i] or not at_barrier[i]))
+            seconds = pass_over * ((not in_memory) + (fused or not at_barrier))
             save.append(1 + int(seconds / UNIT) + (everything if values.asked_for[i] else 0))
         if not values.repeatable[i]:
             again.append(None)
         elif is_free(node) or values.constant[i] or not values.in_forward[i]:
             again.append(0)
         else:
-            written = pass_over if at_barrier[i] and not is_barrier else 0
-            again.append(int((work[i] + written + (pass_over if is_barrier and fused[i] else 0)) / UNIT))
+            written = pass_over if at_barrier and not is_barrier else 0
+            again.append(int((work[i] + written + (pass_over if is_barrier and fused else 0)) / UNIT))
     kept = [k if k and s else 0 for k, s in zip(values.kept, save, strict=True)]
     anyway = sum(work) + sum(_work(node, device) for node in sides.backward)
     return Tradeoff(Problem(values.inputs, save, again, values.needed), kept, int(anyway / UNIT))
@@ -64,17 +65,6 @@ def _work(node: Node, device: Device) -> float:
     if not is_cheap(node):
         return max(flops(node) / device.flops, read + written) + device.launch
     return (read if is_pass(node) else 0.0) + ARITHMETIC * written
-
-
-def _readers(values: Values, sides: Sides) -> tuple[list[bool], list[bool]]:
-    """For each value, whether barriers of the backward pass read it, and whether other operators do."""
-    at_barrier, fused = [False] * len(values.nodes), [False] * len(values.nodes)
-    for i, node in enumerate(values.nodes):
-        for user in _users(node):
-            if user in sides.backward and user.op == "call_function":
-                at_barrier[i] |= not is_cheap(user)
-                fused[i] |= is_cheap(user)
-    return at_barrier, fused
 
 
 def _users(node: Node) -> list[Node]:

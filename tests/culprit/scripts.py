@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,10 +28,14 @@ def exits(paths, plugin):
     return [line.split()[1] for line in done.stdout.splitlines() if line.startswith("exit")]
 
 
-def install(folder, module, source, entry_points):
-    """Put a module into a folder, as an installed package has it."""
+@contextmanager
+def installed(folder, monkeypatch, module, source, entry_points):
+    """For the time being, a module in a folder, as an installed package has it."""
     (folder / f"{module}.py").write_text(source)
     info = folder / f"{module}-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module.replace('_', '-')}\nVersion: 1\n")
     (info / "entry_points.txt").write_text(entry_points)
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+    sys.modules.pop(module, None)

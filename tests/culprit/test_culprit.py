@@ -288,10 +288,8 @@ def compile_graph(gm, example_inputs):
 def plugin(tmp_path, monkeypatch):
     """A faulty backend, as an installed package has it."""
     entry_points = "[aotkit.backends]\nfaulty = faulty_plugin:compile_graph\n"
-    scripts.install(tmp_path, "faulty_plugin", FAULTY_PLUGIN, entry_points)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield tmp_path
-    sys.modules.pop("faulty_plugin", None)
+    with scripts.installed(tmp_path, monkeypatch, "faulty_plugin", FAULTY_PLUGIN, entry_points) as folder:
+        yield folder
 
 
 WRITTEN = {

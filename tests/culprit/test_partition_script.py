@@ -1,7 +1,6 @@
 """A wrong partition has a script: a small joint graph that the partitioner cuts wrongly."""
 
 import operator
-import sys
 
 import pytest
 import torch
@@ -124,10 +123,8 @@ WRONG = {
 def plugin(tmp_path, monkeypatch):
     """Wrong partitioners, one of them registered by an installed package."""
     entry_points = "[aotkit.partitioners]\nanother_saved = faulty_cuts:another_saved\n"
-    scripts.install(tmp_path, "faulty_cuts", FAULTY_CUTS, entry_points)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield tmp_path
-    sys.modules.pop("faulty_cuts", None)
+    with scripts.installed(tmp_path, monkeypatch, "faulty_cuts", FAULTY_CUTS, entry_points) as folder:
+        yield folder
 
 
 def culprit_of(fn, *args, backend="nop", **options):

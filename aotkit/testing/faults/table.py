@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from aotkit.alignment import aligned
 from aotkit.testing.faults.judge import Verdict
 
 HEADING = ("fault", "subject", "aotkit", "torch's check", "what aotkit said")
@@ -16,11 +17,9 @@ def as_text(verdicts: Sequence[Verdict]) -> str:
     for v in verdicts:
         said = textwrap.shorten(v.said, SAID_WIDTH, placeholder=" ...")
         rows.append((v.fault.name, v.fault.subject, _word(v.caught), _word(v.torch_caught), said))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADING))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     total = len(verdicts)
     by_aotkit, by_torch = sum(v.caught for v in verdicts), sum(v.torch_caught for v in verdicts)
-    return "\n".join([*lines, "", f"aotkit caught {by_aotkit} of {total}, torch's own check {by_torch}."])
+    return "\n".join([*aligned(rows), "", f"aotkit caught {by_aotkit} of {total}, torch's own check {by_torch}."])
 
 
 def as_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:

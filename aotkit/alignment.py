@@ -1,0 +1,15 @@
+"""Plain-text tables."""
+
+from collections.abc import Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool] = ()) -> list[str]:
+    """One line for each row, in columns of equal width.
+
+    Args:
+        right: which columns are aligned right; those beyond it are not.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = [">" if is_right else "<" for is_right in (*right, *[False] * (len(widths) - len(right)))]
+    line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    return [line.format(*row).rstrip() for row in rows]

@@ -81,7 +81,7 @@ def must_recompute(node: Node) -> bool:
 def simplify(joint: GraphModule) -> None:
     """Remove dead code and merge equal nodes, in place; and complete the tags of `torch.utils.checkpoint`."""
     joint.graph.eliminate_dead_code()
-    joint.graph = _merge_equal_nodes(joint.graph)
+    joint.graph = _merge_equal_nodes(joint.graph, apart=_large_constants(joint.graph))
     if partitioners.has_recomputable_ops(joint):
         partitioners.cleanup_recompute_tags(joint, is_default_partition=False)
     partitioners.force_save_collectives(joint)
@@ -102,16 +102,29 @@ def _keep_readers_of_mutated_inputs(graph: Graph) -> None:
                 node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
-def _merge_equal_nodes(graph: Graph) -> Graph:
-    """`fx_graph_cse`, but no two draws are equal: they are numbered while it compares arguments."""
-    draws = [node for node in graph.nodes if is_random(node)]
-    for number, node in enumerate(draws):
-        node.kwargs = {**node.kwargs, "draw": number}
+def _merge_equal_nodes(graph: Graph, apart: Collection[Node] = ()) -> Graph:
+    """`fx_graph_cse`, but no two draws are equal, nor two nodes of `apart`: they are numbered while it compares."""
+    numbered = [node for node in graph.nodes if node in apart or is_random(node)]
+    for number, node in enumerate(numbered):
+        node.kwargs = {**node.kwargs, "number": number}
     merged: Graph = fx_graph_cse(graph)
-    for node in (*draws, *merged.nodes):
-        if "draw" in node.kwargs:
-            node.kwargs = {name: value for name, value in node.kwargs.items() if name != "draw"}
+    for node in (*numbered, *merged.nodes):
+        if "number" in node.kwargs:
+            node.kwargs = {name: value for name, value in node.kwargs.items() if name != "number"}
     return merged
+
+
+def _large_constants(graph: Graph) -> set[Node]:
+    """Tensors that no input's data decide, such as the numbers of the elements from which random bits are made.
+
+    Computing one again in each kernel that reads it is free; one that several layers share is read from memory.
+    """
+    found: set[Node] = set()
+    for node in graph.nodes:
+        tensors = [i for i in node.all_input_nodes if not is_symbol(i)]
+        if node.op == "call_function" and is_tensor(node) and node.meta["val"].dim() and found.issuperset(tensors):
+            found.add(node)
+    return found
 
 
 def classify(joint: GraphModule, num_fwd_outputs: int) -> Sides:
@@ -266,7 +279,8 @@ def is_symbol(node: Node) -> bool:
 def storages(node: Node) -> dict[Any, int]:
     """The distinct memory of a node's tensors: identity -> bytes. Views of one another have the same identity."""
     found: dict[Any, int] = {}
-    for value in tree_leaves(node.meta.get("val")):
+    whole = node.meta.get("val")
+    for value in [whole] if isinstance(whole, Tensor) else tree_leaves(whole):
         if isinstance(value, Tensor):
             try:
                 storage = value.untyped_storage()

@@ -1,15 +1,17 @@
 """What saving and recomputing take in time: memory traffic and arithmetic, as far as fusion does not hide them.
 
-Kernels are fused between *barriers*: matrix products, convolutions, attention, sorting and the like. What is computed
-within a fused kernel costs nothing to speak of; what has to be in memory is written once, and read by each that needs
-it.
+What is computed within a fused kernel costs nothing to speak of; what has to be in memory is written once, and read by
+each kernel that needs it.
 """
+
+from collections.abc import Mapping
 
 from torch.fx import Node
 
 from aotkit.aot.partition import Sides, flops
 from aotkit.partitioners.rematerialization.devices import Device
-from aotkit.partitioners.rematerialization.operators import is_cheap, is_free, is_pass
+from aotkit.partitioners.rematerialization.fusion import Fusion, fusion_of
+from aotkit.partitioners.rematerialization.operators import is_pass
 from aotkit.partitioners.rematerialization.problem import Problem
 from aotkit.partitioners.rematerialization.tradeoff import Tradeoff
 from aotkit.partitioners.rematerialization.values import Values, bytes_of, producer
@@ -22,58 +24,80 @@ def tradeoff(values: Values, sides: Sides, device: Device) -> Tradeoff:
     """Time against bytes. A value costs to save
 
     * a write, if the forward pass would not have it in memory anyway, and
-    * a read in the backward pass, unless barriers read it: they read what is recomputed, too.
+    * a read for each kernel of the backward pass that it is fused into. Barriers read what is recomputed, too.
 
-    And to recompute: a barrier runs again; a reduction reads its inputs once more; the rest is fused, but written if
-    barriers read it. What the user asked to recompute is saved only if nothing else is possible.
+    And to recompute: a barrier runs again, and each such kernel reads its result; a reduction reads its inputs once
+    more; the rest is fused, but
+
+    * written if barriers read it, or kernels elsewhere than where it is recomputed, which read it then; and
+    * it reads what is not there: its inputs whose own gradients are computed elsewhere. This is why a residual stream
+      is saved at each layer, rather than computed again from the outputs of all the layers before.
+
+    What the user asked to recompute is saved only if nothing else is possible.
     """
-    work = [_work(node, device) for node in values.nodes]
-    everything = int(sum(work) / UNIT) + 1 + sum(kept or 0 for kept in values.kept)
+    fusion = fusion_of(values.nodes, sides)
+    seconds = {node: bytes_of(node) / device.bandwidth for node in fusion.readers}
+    work = {node: _work(node, fusion, seconds, device) for node in fusion.readers}
+    everything = int(sum(work[node] for node in values.nodes) / UNIT) + 1 + sum(kept or 0 for kept in values.kept)
+    constants = {node for node, is_constant in zip(values.nodes, values.constant, strict=True) if is_constant}
     save: list[int | None] = []
     again: list[int | None] = []
     for i, node in enumerate(values.nodes):
-        pass_over = bytes_of(node) / device.bandwidth
-        is_barrier = not is_cheap(producer(node))
-        users = {(user in sides.backward, user.op == "output", is_cheap(user)) for user in _users(node)}
-        in_memory = is_barrier or any(not late and not cheap for late, _, cheap in users)
-        at_barrier, fused = (True, False, False) in users, (True, False, True) in users
         if values.kept[i] == 0:
             save.append(0)
         elif values.kept[i] is None or not values.in_forward[i]:
             save.append(None)
         else:
-            seconds = pass_over * ((not in_memory) + (fused or not at_barrier))
-            save.append(1 + int(seconds / UNIT) + (everything if values.asked_for[i] else 0))
+            passes = (not _is_in_memory(node, fusion)) + _passes_if_saved(node, fusion)
+            save.append(1 + int(passes * seconds[node] / UNIT) + (everything if values.asked_for[i] else 0))
         if not values.repeatable[i]:
             again.append(None)
-        elif is_free(node) or values.constant[i] or not values.in_forward[i]:
+        elif node in fusion.free or node in constants or not values.in_forward[i]:
             again.append(0)
         else:
-            written = pass_over if at_barrier and not is_barrier else 0
-            again.append(int((work[i] + written + (pass_over if is_barrier and fused else 0)) / UNIT))
+            far = sum(seconds[source] for source in _far_away(node, fusion) - constants)
+            again.append(int((work[node] + _passes_if_recomputed(node, fusion) * seconds[node] + far) / UNIT))
     kept = [k if k and s else 0 for k, s in zip(values.kept, save, strict=True)]
-    anyway = sum(work) + sum(_work(node, device) for node in sides.backward)
-    return Tradeoff(Problem(values.inputs, save, again, values.needed), kept, int(anyway / UNIT))
+    return Tradeoff(Problem(values.inputs, save, again, values.needed), kept, int(sum(work.values()) / UNIT))
 
 
-def _work(node: Node, device: Device) -> float:
+def _is_in_memory(node: Node, fusion: Fusion) -> bool:
+    """Whether the forward pass writes a value in any case, as a kernel other than its own reads it."""
+    if producer(node) in fusion.barriers:
+        return True
+    readers = [reader for reader in fusion.readers[node] if reader in fusion.forward]
+    return any(r in fusion.barriers or fusion.forward[r] != fusion.forward[node] for r in readers)
+
+
+def _passes_if_saved(node: Node, fusion: Fusion) -> int:
+    """How often the backward pass reads a value because it is saved."""
+    late = [reader for reader in fusion.readers[node] if reader in fusion.backward]
+    return len({fusion.kernels[r] for r in late if r not in fusion.barriers}) or not late
+
+
+def _passes_if_recomputed(node: Node, fusion: Fusion) -> int:
+    """How often the backward pass writes or reads a value because it is recomputed."""
+    late = [reader for reader in fusion.readers[node] if reader in fusion.backward]
+    fused = [reader for reader in late if reader not in fusion.barriers]
+    if node in fusion.barriers:
+        return len({fusion.kernels[reader] for reader in fused})
+    elsewhere = {fusion.backward[reader] for reader in fused} - {fusion.stages[node]}
+    return len(elsewhere) + (len(fused) < len(late) or bool(elsewhere))
+
+
+def _far_away(node: Node, fusion: Fusion) -> set[Node]:
+    """What a fused node reads if it is recomputed, other than what is there for its own gradient."""
+    if node in fusion.barriers:
+        return set()
+    sources = {fusion.viewed(i) for i in node.all_input_nodes}
+    return {source for source in sources if fusion.stages[source] != fusion.stages[node]}
+
+
+def _work(node: Node, fusion: Fusion, seconds: Mapping[Node, float], device: Device) -> float:
     """The seconds that a node takes to run again, in a kernel of its own or fused."""
-    if is_free(node) or node.op != "call_function":
+    if node in fusion.free or node.op != "call_function":
         return 0.0
-    read = sum(bytes_of(i) for i in node.all_input_nodes) / device.bandwidth
-    written = bytes_of(node) / device.bandwidth
-    if not is_cheap(node):
-        return max(flops(node) / device.flops, read + written) + device.launch
-    return (read if is_pass(node) else 0.0) + ARITHMETIC * written
-
-
-def _users(node: Node) -> list[Node]:
-    """The nodes that read a value, through views of it."""
-    found, queue = [], list(node.users)
-    while queue:
-        user = queue.pop()
-        if is_free(user):
-            queue += user.users
-        else:
-            found.append(user)
-    return found
+    read = sum(seconds[i] for i in node.all_input_nodes)
+    if node in fusion.barriers:
+        return max(flops(node) / device.flops, read + seconds[node]) + device.launch
+    return (read if is_pass(node) else 0.0) + ARITHMETIC * seconds[node]

@@ -1,0 +1,97 @@
+"""How a compiler that fuses would make kernels of a joint graph, as far as it is known before anything is chosen.
+
+*Barriers* (matrix products, convolutions, attention, sorting and the like) are kernels of their own. A node's *depth*
+is how many barriers come before it, on the longest way; nodes of equal depth that feed one another are one kernel.
+Views are looked through: their readers read what they view.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch.fx import Node
+
+from aotkit.aot.partition import Sides
+from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
+
+NOWHERE = -1
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """The kernels of the forward pass, and of the backward pass as it is if everything that it reads is saved.
+
+    Attributes:
+        free: nodes that move no data.
+        barriers: nodes that are kernels of their own.
+        readers: node -> those that read it, through views.
+        forward: node of the forward pass -> its depth there.
+        backward: node of the backward pass -> its depth there.
+        kernels: node of the backward pass, no barrier -> the kernel that it is in.
+        stages: value -> the depth at which it would be recomputed for those that need it last. That is where its own
+            gradient is computed; what needs it earlier, as later layers do that are recomputed, finds it far away.
+    """
+
+    free: Collection[Node]
+    barriers: Collection[Node]
+    readers: Mapping[Node, Sequence[Node]]
+    forward: Mapping[Node, int]
+    backward: Mapping[Node, int]
+    kernels: Mapping[Node, Node]
+    stages: Mapping[Node, int]
+
+    def viewed(self, node: Node) -> Node:
+        """What a node is a view or a part of; the node itself if of nothing."""
+        while node in self.free and node.all_input_nodes:
+            node = node.all_input_nodes[0]
+        return node
+
+
+def fusion_of(values: Sequence[Node], sides: Sides) -> Fusion:
+    """The kernels of a joint graph whose nodes outside the backward pass are `values`, in graph order."""
+    late = [node for node in values[0].graph.nodes if node in sides.backward and node.op != "output"]
+    free = {node for node in (*values, *late) if is_free(node)}
+    barriers = {node for node in (*values, *late) if node not in free and not is_cheap(node)}
+    readers: dict[Node, list[Node]] = {}
+    for node in (*reversed(late), *reversed(values)):
+        users = (readers[user] if user in free else [user] for user in node.users if user.op != "output")
+        readers[node] = list(dict.fromkeys(reader for found in users for reader in found))
+    forward = _depths([node for node in values if node in sides.forward], barriers)
+    backward = _depths(late, barriers)
+    kernels = _kernels([node for node in late if node not in barriers and node not in free], readers, backward)
+    stages: dict[Node, int] = {}
+    for node in reversed(values):
+        wanted = [backward[r] - (r in barriers) for r in readers[node] if r in backward]
+        wanted += [stages[r] for r in readers[node] if r in stages and r not in barriers]
+        stages[node] = max(wanted, default=NOWHERE)
+    return Fusion(free, barriers, readers, forward, backward, kernels, stages)
+
+
+def _depths(nodes: Sequence[Node], barriers: Collection[Node]) -> dict[Node, int]:
+    """How many barriers come before each node, itself included; as late as its readers allow."""
+    depths: dict[Node, int] = {}
+    for node in nodes:
+        before = max((depths[i] for i in node.all_input_nodes if i in depths), default=0)
+        depths[node] = before + (node in barriers)
+    for node in reversed(nodes):
+        allowed = [depths[user] - (user in barriers) for user in node.users if user in depths]
+        depths[node] = max(depths[node], min(allowed, default=0))
+    return depths
+
+
+def _kernels(
+    nodes: Sequence[Node], readers: Mapping[Node, Sequence[Node]], depths: Mapping[Node, int]
+) -> dict[Node, Node]:
+    """Those of equal depth that feed one another, by one node for each."""
+    parent = {node: node for node in nodes}
+
+    def root(node: Node) -> Node:
+        while parent[node] is not node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    for node in nodes:
+        for reader in readers[node]:
+            if reader in parent and depths[reader] == depths[node]:
+                parent[root(node)] = root(reader)
+    return {node: root(node) for node in nodes}

@@ -1,6 +1,7 @@
 """Save the fewest bytes from which the backward pass can be computed without repeating expensive work. Exactly.
 
-`partition` does that; `budget` saves as many bytes as it is allowed to, in the least time.
+`partition` does that; `budget` saves as many bytes as it is allowed to, in the least time; `peak` never has more than
+so many in memory at once, in forward and backward together.
 
 Every value of the forward pass may be *saved*, or *recomputed* in the backward pass from values that are themselves
 saved or recomputed. The cheapest such choice is a minimum cut; `rematerialization` finds it.
@@ -30,8 +31,10 @@ from aotkit.inspection.nodes import bytes_name
 from aotkit.interfaces import Partitioner
 from aotkit.partitioners.rematerialization.blocks import solve
 from aotkit.partitioners.rematerialization.devices import Device, device_of
+from aotkit.partitioners.rematerialization.lifetimes import Lifetimes, lifetimes
 from aotkit.partitioners.rematerialization.limits import Limit, parse_limit
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
+from aotkit.partitioners.rematerialization.peak import fastest_below, peak_of
 from aotkit.partitioners.rematerialization.problem import Impossible, Problem
 from aotkit.partitioners.rematerialization.roofline import tradeoff
 from aotkit.partitioners.rematerialization.tradeoff import Choice, OverBudget, Tradeoff, fastest, fastest_within
@@ -68,24 +71,55 @@ def budget(limit: int | float | str, device: Device | None = None) -> Partitione
     def choose(values: Values, sides: Sides) -> Collection[int]:
         return within(wanted, tradeoff(values, sides, device or device_of(values))).saved
 
+    return _partitioner(choose, f"nx_min_cut.budget({limit!r})")
+
+
+def peak(limit: int | float | str, device: Device | None = None) -> Partitioner:
+    """A partitioner that holds at most `limit` in memory at once, and computes again what takes the least time.
+
+    Counted are inputs, parameters, outputs and gradients, saved and recomputed values, from the first step of forward
+    to the last one of backward, as a compiler runs them that fuses what lies between matrix products and the like.
+
+    Args:
+        limit: bytes; or `"6GiB"`; or a fraction below or equal to 1.0 of the peak of the fastest partition.
+        device: how fast the device is; measured by default.
+
+    Raises:
+        ValueError: it is no such limit.
+        CompileError: from the partitioner: no partition is known that holds so little.
+    """
+    wanted = parse_limit(limit)
+
+    def choose(values: Values, sides: Sides) -> Collection[int]:
+        return below(
+            wanted, values, tradeoff(values, sides, device or device_of(values)), lifetimes(values, sides)
+        ).saved
+
+    return _partitioner(choose, f"nx_min_cut.peak({limit!r})")
+
+
+Choose = Callable[[Values, Sides], Collection[int]]  # the numbers of the values to save
+
+
+def _partitioner(choose: Choose, name: str) -> Partitioner:
     def partition_within(
         joint: GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[GraphModule, GraphModule]:
         return _split(choose, joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
-    partition_within.__name__ = f"nx_min_cut.budget({limit!r})"
+    partition_within.__name__ = name
     return partition_within
 
 
 def _split(
-    choose: Callable[[Values, Sides], Collection[int]],
+    choose: Choose,
     joint: GraphModule,
     joint_inputs: Any,
     *,
     num_fwd_outputs: int,
     **kwargs: Any,
 ) -> tuple[GraphModule, GraphModule]:
-    """Split a joint graph where `choose` says: it returns the numbers of the values to save."""
+    """Split a joint graph where `choose` says."""
     simplify(joint)
     sides = classify(joint, num_fwd_outputs)
     if not sides.backward:
@@ -103,6 +137,24 @@ def within(limit: Limit, costs: Tradeoff) -> Choice:
     _log.info(
         "nx_min_cut saves %s of %s; no partition within that is faster by more than %.2f %%, by estimated time.",
         bytes_name(choice.kept), bytes_name(most), 100 * choice.gap,
+    )  # fmt: skip
+    return choice
+
+
+def below(limit: Limit, values: Values, costs: Tradeoff, lives: Lifetimes) -> Choice:
+    """The fastest choice found whose peak is below a limit."""
+    most = limit.of(peak_of(fastest(costs), costs, lives))
+    try:
+        choice, highest = fastest_below(values, costs, lives, most)
+    except OverBudget as e:
+        raise CompileError(
+            f"A peak of {most} bytes ({bytes_name(most)}) was asked for. The smallest one that was found is {e.least} "
+            f"bytes ({bytes_name(e.least)}), of which inputs and parameters take {bytes_name(lives.held)}."
+        ) from None
+    _log.info(
+        "nx_min_cut holds at most %s of %s at once, and saves %s; no partition within that, which breaks the forward "
+        "pass at the same places, is faster by more than %.2f %%, by estimated time.",
+        bytes_name(highest), bytes_name(most), bytes_name(choice.kept), 100 * choice.gap,
     )  # fmt: skip
     return choice
 

@@ -35,6 +35,7 @@ class State(enum.IntEnum):
 
 
 Costs = tuple[int, ...]  # one for each state
+Known = dict[Any, tuple[Costs, dict[State, list[State]]]]  # solutions of blocks
 
 
 @dataclass
@@ -51,21 +52,25 @@ class _Block:
     below: dict[int, list[int]]
 
 
-def solve(problem: Problem) -> set[int]:
+def solve(problem: Problem, known: Known | None = None) -> set[int]:
     """The values to save such that all needed ones are saved or can be recomputed, at the least total cost.
+
+    Args:
+        known: what is found is kept here, for problems of equal blocks.
 
     Raises:
         Impossible: a needed value can be neither saved nor recomputed.
     """
     reduced = reduce(problem)
-    return reduced.settled | {v for v, state in _states(reduced).items() if state is State.SAVED}
+    return reduced.settled | {
+        v for v, state in _states(reduced, {} if known is None else known).items() if state is State.SAVED
+    }
 
 
-def _states(reduced: Reduced) -> dict[int, State]:
+def _states(reduced: Reduced, known: Known) -> dict[int, State]:
     blocks = _tree(reduced)
     costs: list[Costs] = [()] * len(blocks)
     solutions: list[dict[State, list[State]]] = [{}] * len(blocks)
-    known: dict[Any, tuple[Costs, dict[State, list[State]]]] = {}
     for i in reversed(range(len(blocks))):
         block, fixed, below = blocks[i], 0, dict[int, Costs]()
         for value, found in block.below.items():
@@ -119,7 +124,7 @@ def _key(reduced: Reduced, block: _Block, below: Mapping[int, Costs]) -> Any:
         None if v == block.parent else (reduced.save[v], reduced.recompute[v], v in reduced.needed, below.get(v))
         for v in block.values
     ]
-    return tuple(edges), tuple(values)
+    return reduced.infinity, tuple(edges), tuple(values)
 
 
 def _cut(reduced: Reduced, block: _Block, below: Mapping[int, Costs], above: State) -> tuple[int, list[State]]:

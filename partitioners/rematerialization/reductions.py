@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from aotkit.partitioners.rematerialization.problem import Impossible, Problem
 
+DIGITS = 64
+
 
 @dataclass
 class Reduced:
@@ -40,8 +42,9 @@ def reduce(problem: Problem) -> Reduced:
     Raises:
         Impossible: there is no choice at all.
     """
-    infinity = 1 + sum(c for costs in (problem.save, problem.recompute) for c in costs if c is not None)
-    free, impossible = _free_values(problem), _impossible_values(problem)
+    everything = sum(c for costs in (problem.save, problem.recompute) for c in costs if c is not None)
+    infinity = 1 << (DIGITS * (1 + everything.bit_length() // DIGITS))  # the same for problems of about the same size
+    free, impossible = free_values(problem), _impossible_values(problem)
     reduced = Reduced({}, {}, {}, set(), infinity)
     queue = [v for v in problem.needed if v not in free]
     reduced.needed = set(queue)
@@ -65,7 +68,7 @@ def reduce(problem: Problem) -> Reduced:
     return reduced
 
 
-def _free_values(problem: Problem) -> set[int]:
+def free_values(problem: Problem) -> set[int]:
     free = set[int]()
     for value, (inputs, save, again) in enumerate(zip(problem.inputs, problem.save, problem.recompute, strict=True)):
         if save == 0 or (again == 0 and free.issuperset(inputs)):

@@ -15,12 +15,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from aotkit.partitioners.rematerialization.blocks import solve
+from aotkit.partitioners.rematerialization.blocks import Known, solve
 from aotkit.partitioners.rematerialization.problem import Impossible, Problem, total
 
 GAP = 0.01
 MOST_BRANCHES = 8
 MOST_FILLED = 200
+TIE = 2**60  # more than twice the bytes of any graph
 
 
 @dataclass(frozen=True)
@@ -41,24 +42,24 @@ class Tradeoff:
         time = total(self.time.save[v] for v in saved) + total(self.time.recompute[v] for v in recomputed)
         return Choice(frozenset(saved), time, sum(self.kept[v] for v in saved))
 
-    def best(self, price: Fraction, split: int = 0) -> "Choice":
+    def best(self, price: Fraction, split: int = 0, known: Known | None = None) -> "Choice":
         """The best choice at a price of a byte.
 
         Args:
             split: of choices that are equally good, the one that saves little before this value and much after it.
+            known: as for `solve`.
         """
-        scale = 1 + 2 * sum(self.kept)
 
         def priced(value: int, save: int | None) -> int | None:
             if save is None:
                 return None
             kept = self.kept[value]
             whole = save * price.denominator + kept * price.numerator
-            return whole * scale + (kept if value < split else -kept) if whole else 0
+            return whole * TIE + (kept if value < split else -kept) if whole else 0
 
         save = [priced(v, cost) for v, cost in enumerate(self.time.save)]
-        again = [None if cost is None else cost * price.denominator * scale for cost in self.time.recompute]
-        return self.choice(solve(replace(self.time, save=save, recompute=again)))
+        again = [None if cost is None else cost * price.denominator * TIE for cost in self.time.recompute]
+        return self.choice(solve(replace(self.time, save=save, recompute=again), known))
 
 
 @dataclass(frozen=True)

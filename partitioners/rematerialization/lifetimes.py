@@ -1,0 +1,191 @@
+"""When each value of a joint graph is in memory: what is saved for the backward pass, and what is recomputed there.
+
+Time is counted in steps. A *barrier* (a matrix product, a convolution, attention, sorting) is a step of its own; what
+is cheap between two barriers is one step, as compilers fuse it: what is made and read within one step never gets into
+memory. Backward runs in the order of the joint graph, and recomputes each value just before it is first read, so the
+steps are the same whatever is saved.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from torch.fx import Node
+
+from aotkit.aot.partition import Sides, is_tensor, storages
+from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
+from aotkit.partitioners.rematerialization.values import Values, producer
+
+Span = tuple[int, int, int]  # first step, last step, bytes
+
+
+@dataclass
+class Lifetimes:
+    """Steps are numbered from the first of forward to the last of backward. Lists have one entry for each value.
+
+    Attributes:
+        inputs: the values that each is computed from.
+        steps: how many there are.
+        memory: the value whose memory it is: of a view, its base.
+        size: bytes of the memory that a value makes and that is not alive anyway.
+        barrier: whether computing it is a step of its own.
+        saved_from: the step from which its memory is alive only if it is saved.
+        first: the first step of backward that reads the value itself; None: none does.
+        last: the last one that reads its memory, or the first of all.
+        fixed: for each step, the bytes that are alive whatever is saved.
+        held: those of inputs and parameters, which are alive at all steps.
+    """
+
+    inputs: Sequence[Sequence[int]]
+    steps: int
+    memory: list[int]
+    size: list[int]
+    barrier: list[bool]
+    saved_from: list[int]
+    first: list[int | None]
+    last: list[int]
+    fixed: list[int]
+    held: int
+
+    def spans(self, saved: Collection[int], recomputed: Sequence[int]) -> list[Span]:
+        """When saved and recomputed values, these in the order of the graph, are alive.
+
+        What they are recomputed from besides is saved elsewhere; here it counts for as long as it is kept for this.
+        """
+        start: dict[int, int] = {}
+        for i in recomputed:
+            first = self.first[i]
+            start[i] = self.steps if first is None else first
+        end = {self.memory[i]: self.last[self.memory[i]] for i in (*saved, *recomputed)}
+        longer: dict[int, int] = {}
+        written = set[int]()
+        for i in reversed(recomputed):
+            for j in self.inputs[i]:
+                owner = self.memory[j]
+                start[j] = min(start[i], start.get(j, self.steps))
+                until = end if owner in end else longer
+                until[owner] = max(start[i], until.get(owner, 0))
+                if self.barrier[i]:
+                    written.add(owner)
+        spans = [(self.saved_from[i], end[i], self.size[i]) for i in saved if self.size[i]]
+        for i in recomputed:
+            if self.size[i] and (self.barrier[i] or end[i] > start[i] or i in written):
+                spans.append((start[i], end[i], self.size[i]))
+        for i, step in longer.items():
+            if step > self.last[i]:
+                spans.append((self.last[i] + 1, step, self.size[i]))
+        return spans
+
+
+def bytes_alive(spans: Iterable[Span], steps: int) -> list[int]:
+    """For each step, the bytes of all spans that it lies in."""
+    changes = [0] * (steps + 1)
+    for first, last, nbytes in spans:
+        changes[first] += nbytes
+        changes[last + 1] -= nbytes
+    return list(accumulate(changes[:-1]))
+
+
+def lifetimes(values: Values, sides: Sides) -> Lifetimes:
+    """Of all values of a joint graph, however it is cut."""
+    nodes = values.nodes
+    number = {node: i for i, node in enumerate(nodes)}
+    graph = nodes[0].graph
+    memories = {node: storages(node) for node in graph.nodes}
+    gradients = [node for node in graph.nodes if node in sides.backward and node.op != "output"]
+    early = [node for node, in_forward in zip(nodes, values.in_forward, strict=True) if in_forward]
+    at, turn = _numbered(early, 0)
+    at_backward, steps = _numbered(gradients, turn)
+    first: list[int | None] = [None] * len(nodes)
+    last = [turn] * len(nodes)
+
+    def read(step: int, inputs: Iterable[int]) -> None:
+        for i in inputs:
+            before = first[i]
+            first[i] = step if before is None else min(step, before)
+            last[i] = max(step, last[i])
+
+    for node in gradients:
+        read(at_backward[node], (number[i] for i in node.all_input_nodes if i in number))
+    read(steps - 1, (number[node] for node in sides.needed if first[number[node]] is None))  # gradients themselves
+    late: list[Node] = []
+    for i in reversed(range(len(nodes))):
+        step = first[i]
+        if step is not None and not values.in_forward[i]:
+            read(step, values.inputs[i])
+            late.append(nodes[i])
+            at_backward[nodes[i]] = step
+
+    inputs = {memory for node in sides.inputs for memory in memories[node]}
+    outputs = {memory for node in sides.outputs for memory in memories[node]}
+    forward = _uses(early, at, memories)
+    backward = _uses([*reversed(late), *gradients], at_backward, memories)
+    results = [node for node in gradients if any(user.op == "output" for user in node.users)]
+    returned = {memory for node in results for memory in memories[node]}
+    held = sum({key: size for node in sides.inputs for key, size in memories[node].items()}.values())
+    spans = [(0, steps - 1, held)]
+    spans += [use.span(steps - 1 if key in outputs else 0) for key, use in forward.items() if key not in inputs]
+    spans += [use.span(steps - 1 if key in returned else 0) for key, use in backward.items() if key not in forward]
+    owner: dict[Any, int] = {}
+    memory = list(range(len(nodes)))
+    size, saved_from = [0] * len(nodes), [0] * len(nodes)
+    for i, node in enumerate(nodes):
+        if not is_tensor(node):
+            continue
+        for key, nbytes in memories[node].items():
+            memory[i] = owner.setdefault(key, i)
+            if memory[i] == i and key in forward and key not in inputs and key not in outputs:
+                size[i] += nbytes
+                saved_from[i] = forward[key].saved_from
+    for i, owner_of_i in enumerate(memory):
+        last[owner_of_i] = max(last[owner_of_i], last[i])
+    barrier = [not is_cheap(producer(node)) for node in nodes]
+    fixed = bytes_alive(spans, steps)
+    return Lifetimes(values.inputs, steps, memory, size, barrier, saved_from, first, last, fixed, held)
+
+
+@dataclass
+class _Use:
+    """Of some memory: the steps that make it and last read it.
+
+    Attributes:
+        written: whether a barrier makes it.
+    """
+
+    made: int
+    read: int
+    written: bool
+    nbytes: int
+
+    @property
+    def saved_from(self) -> int:
+        """From when on it is alive only if it is saved."""
+        return self.read + 1 if self.written or self.read > self.made else self.made
+
+    def span(self, until: int) -> Span:
+        """When it is alive, at least up to some step."""
+        end = max(self.read, until)
+        return self.made, end, self.nbytes if self.written or end > self.made else 0
+
+
+def _numbered(nodes: Iterable[Node], step: int) -> tuple[dict[Node, int], int]:
+    """The step of each node, and the first one after all of them."""
+    at = {}
+    for node in nodes:
+        is_barrier = node.op == "call_function" and not is_cheap(node)
+        at[node] = step = step + is_barrier
+        step += is_barrier
+    return at, step + 1
+
+
+def _uses(nodes: Sequence[Node], at: Mapping[Node, int], memories: Mapping[Node, Mapping[Any, int]]) -> dict[Any, _Use]:
+    """Of all memory that nodes make or are given."""
+    uses: dict[Any, _Use] = {}
+    for node in nodes:
+        for key, nbytes in memories[node].items():
+            uses.setdefault(key, _Use(at[node], at[node], not is_cheap(node), nbytes))
+        if not is_free(node):
+            for key in {key for i in node.all_input_nodes for key in memories[i]} & uses.keys():
+                uses[key].read = at[node]
+    return uses

@@ -9,6 +9,8 @@ import json
 import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 WIDTH = 100
 
@@ -21,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return 0 if demo() else 1
     if options.command == "bench":
-        return _bench_overhead(options) if options.subject == "overhead" else _bench_partitioners(options)
+        return BENCHMARKS[options.subject](options)
     if options.command == "faults":
         return _faults(options)
     if options.command == "check":
@@ -41,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     subjects = bench.add_subparsers(dest="subject", required=True, metavar="SUBJECT")
     _add_overhead(subjects.add_parser("overhead", help="what a call costs, next to eager and to torch.compile"))
     _add_partitioners(subjects.add_parser("partitioners", help="memory and estimated time of models that they cut"))
+    _add_memory(subjects.add_parser("memory", help="peak memory and time of training steps under memory budgets"))
     _add_faults(commands.add_parser("faults", help="whether the check catches planted faults, next to torch's own"))
     _add_check(commands.add_parser("check", help="find out whether a backend or partitioner does all it has to"))
     for kind in ("backends", "partitioners"):
@@ -65,6 +68,18 @@ def _add_partitioners(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--decompositions", choices=("inductor", "none"), default="inductor")
     parser.add_argument("--random", choices=("shared", "torch"), default="shared", help="as for aotkit.compile")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _add_memory(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu: the same models in small")
+    parser.add_argument("--models", default="*", metavar="NAME[,NAME...]", help="* and ? match; default: all")
+    parser.add_argument(
+        "--partitions", default="*", metavar="NAME[,NAME...]", help="only these rows, such as 'eager,torch.compile *'"
+    )
+    parser.add_argument("--seconds", type=float, default=30.0, help="of timing for each model; default: 30")
+    parser.add_argument("--join", nargs="+", metavar="FILE", help="instead, show together what --json printed before")
+    parser.add_argument("--plot", metavar="FILE", help="draw time against memory, too; needs matplotlib")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -192,6 +207,47 @@ def _bench_partitioners(options: argparse.Namespace) -> int:
     )  # fmt: skip
     print(json.dumps(report.json(), indent=2) if options.json else report)
     return 0 if report.passed else 1
+
+
+def _bench_memory(options: argparse.Namespace) -> int:
+    from aotkit.benchmark.memory_plot import plot
+    from aotkit.benchmark.memory_report import MemoryReport
+    from aotkit.errors import UnknownNameError
+
+    try:
+        if options.join:
+            found = [json.loads(Path(name).read_text(encoding="utf-8")) for name in options.join]
+            report = MemoryReport.joined(found)
+        else:
+            report = _measured(options)
+        if options.plot:
+            plot(report, options.plot)
+    except (UnknownNameError, ImportError, OSError, ValueError) as e:
+        print(e, file=sys.stderr)
+        return 2
+    print(json.dumps(report.json(), indent=2) if options.json else report)
+    return 0 if report.passed else 1
+
+
+def _measured(options: argparse.Namespace) -> Any:
+    import torch
+
+    from aotkit.benchmark.choice import chosen
+    from aotkit.benchmark.memory import memory
+    from aotkit.benchmark.memory_variants import MODELS, variants
+    from aotkit.demo import progress
+
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("torch finds no CUDA device; run without --device cuda")
+    rows = variants()
+    unknown = "nothing is called {pattern!r}; there are {names}."
+    models = chosen(options.models.split(","), MODELS[options.device], unknown)
+    names = chosen(options.partitions.split(","), rows, unknown)
+    chosen_rows = {name: rows[name] for name in names}
+    return memory(models, chosen_rows, device=options.device, seconds=options.seconds, progress=progress())
+
+
+BENCHMARKS = {"overhead": _bench_overhead, "partitioners": _bench_partitioners, "memory": _bench_memory}
 
 
 def _as_json(kind: str, status: dict[str, str | None]) -> dict[str, object]:

@@ -60,6 +60,8 @@ class Backend:
         decompositions: ATen operator -> function that rewrites it into simpler operators while tracing; or a
             function without arguments that returns such a table.
         joint_pass: changes the joint graph in place before it is partitioned: `joint_pass(joint, joint_inputs)`.
+        reuses_saved: whether a compiled backward graph may write into saved values: into those that Inductor calls
+            donated, which nothing outside of the graph refers to. It gets copies where the graph is retained.
         unavailable: why this machine cannot run the backend, or None if it can.
     """
 
@@ -68,6 +70,7 @@ class Backend:
     inference_compiler: GraphCompiler | None = None
     decompositions: Decompositions | Callable[[], Decompositions] = field(default_factory=dict)
     joint_pass: Callable[[GraphModule, Any], None] | None = None
+    reuses_saved: bool = False
     unavailable: Callable[[], str | None] = always_available
 
 

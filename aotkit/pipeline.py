@@ -13,10 +13,12 @@ from aotkit.aot import (
     boxed,
     copy_graph,
     copy_saved_mutated_inputs,
+    donated_inputs,
     gradient_uses,
     outside_fake_mode,
     promise_strides,
     separate_gradients,
+    sparing_retained,
     sparse_nodes,
 )
 from aotkit.errors import AotkitError, CompileError, TraceError
@@ -104,11 +106,12 @@ class Pipeline:
         self, compiler: GraphCompiler, role: str, gm: GraphModule, example_inputs: Sequence[Tensor]
     ) -> Callable[[list[Any]], Sequence[Any]]:
         kept = copy_graph(gm)
+        donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
         with self._blame(f"backend {self._backend_name!r}", role, kept), outside_fake_mode():
             run = compiler(gm, example_inputs)
             if not callable(run):
                 raise CompileError(f"it returned {type(run).__name__}, not a callable")
-        run = _boxed(run)
+        run = sparing_retained(_boxed(run), donated)
         blame = functools.partial(self._blame, f"backend {self._backend_name!r}", role, kept)
         # The guard of a call has compared the inputs of a forward graph with those it was compiled for.
         later = getattr(run, "unchecked", run) if role == "forward" else run

@@ -34,4 +34,5 @@ backend = Backend(
     inference_compiler=compile_inference,
     decompositions=decompositions,
     joint_pass=fold_and_fuse,
+    reuses_saved=True,
 )

@@ -8,6 +8,7 @@ from torch.utils import _pytree
 from aotkit.aot import native
 from aotkit.aot.alone import compile_alone, random_states, set_random_states, without_autocast
 from aotkit.aot.backward import gradient_uses, run_watched, unused_gradients
+from aotkit.aot.donation import donated_inputs, sparing_retained
 from aotkit.aot.dynamo import captured_names, dynamo_backend, dynamo_compile, uncompiled_graph
 from aotkit.aot.environment import (
     REASONS_FOR_EAGER,
@@ -75,6 +76,7 @@ __all__ = [
     "copy_graph",
     "copy_repeated_gradients",
     "copy_saved_mutated_inputs",
+    "donated_inputs",
     "dynamo_backend",
     "dynamo_compile",
     "environment",
@@ -100,6 +102,7 @@ __all__ = [
     "run_watched",
     "separate_gradients",
     "set_random_states",
+    "sparing_retained",
     "sparse_nodes",
     "tangents_of",
     "tensor_guard",

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch._inductor import compile_fx
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+from torch._inductor.utils import get_donated_idxs
 from torch._inductor.virtualized import V
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
@@ -53,7 +54,13 @@ def compile_inner(
     cpp_wrapper = cpp_wrapper and any(isinstance(x, Tensor) and x.is_cuda for x in example_inputs)
     more = {**compile_fx.get_cpp_wrapper_config(), "cpp_wrapper": True} if cpp_wrapper else {}
     casts = {"emulate_precision_casts": _rounds_between(gm)}
-    with config.patch({**RANDOM, **casts, **settings, **more}), remembered_probes():
+    # Inductor's cache of compiled graphs does not tell apart what may be overwritten in one and not in another.
+    tag = f"{torch.compiler.config.cache_key_tag} donated {get_donated_idxs()}"
+    with (
+        config.patch({**RANDOM, **casts, **settings, **more}),
+        torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
+        remembered_probes(),
+    ):
         compiled = compile_fx.compile_fx_inner(gm, example_inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
     return _with_context(compiled) if cpp_wrapper else short_call(compiled, example_inputs)
 

@@ -152,7 +152,7 @@ def settings() -> Iterator[None]:
     from torch._inductor import config as inductor_config
 
     settings = {
-        "donated_buffer": False,  # donated buffers forbid retain_graph
+        "donated_buffer": True,
         "force_non_lazy_backward_lowering": True,  # errors of the backward compiler shall show at once
         "unlift_effect_tokens": True,  # an input and output for each effect would confuse Inductor's strides
     }
@@ -166,7 +166,7 @@ def settings() -> Iterator[None]:
 def _compiled(call: Callable[..., Any], metadata: Any, guard: Callable[..., bool] | None) -> Compiled:
     if metadata is None:
         return Compiled(call, (), (), guard, ())
-    # torch checks `bw_donated_idxs != []` at run time under a setting that we cannot hold until then.
+    # Else torch refuses to retain a graph, which `sparing_retained` allows.
     metadata.bw_donated_idxs = []
     mutated, leaves = [], []
     for i, info in enumerate(metadata.input_info):

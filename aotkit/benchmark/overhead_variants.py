@@ -68,12 +68,12 @@ def _aotkit(workload: Workload, backend: str) -> Calls:
 
 
 def _torch_compile(workload: Workload) -> Calls:
-    compiled = torch.compile(_with_code_of_its_own(workload.fn))
+    compiled = torch.compile(with_code_of_its_own(workload.fn))
     return Calls(compiled, compiled)
 
 
 def _cuda_graphs(workload: Workload) -> Calls:
-    compiled: Callable[..., Tensor] = torch.compile(_with_code_of_its_own(workload.fn), mode="reduce-overhead")
+    compiled: Callable[..., Tensor] = torch.compile(with_code_of_its_own(workload.fn), mode="reduce-overhead")
 
     def call(*args: Tensor) -> Tensor:
         # What earlier calls returned may be overwritten.
@@ -83,11 +83,11 @@ def _cuda_graphs(workload: Workload) -> Calls:
     return Calls(call, call, results_wait=False)
 
 
-def _with_code_of_its_own(fn: Any) -> Any:
+def with_code_of_its_own(fn: Any) -> Any:
     """A copy for which Dynamo knows no compilation, no dynamic shape: it remembers both by the code and its name."""
     if isinstance(fn, nn.Module):
         module, kind = copy.copy(fn), type(fn)
-        module.__class__ = type(kind.__name__, (kind,), {"forward": _with_code_of_its_own(kind.forward)})
+        module.__class__ = type(kind.__name__, (kind,), {"forward": with_code_of_its_own(kind.forward)})
         return module
     code = fn.__code__.replace(co_name=f"{fn.__name__}_{next(_copies)}")
     return FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)

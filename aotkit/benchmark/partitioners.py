@@ -14,6 +14,7 @@ from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.kernels import DEVICES
 from aotkit.benchmark.models import MODELS
 from aotkit.benchmark.partitioners_report import PartitionersReport, Row
+from aotkit.benchmark.transformers_models import single_sequences
 from aotkit.interfaces import Decompositions, Partitioner
 from aotkit.recipe import Randomness
 from aotkit.registry import get_partitioner, partitioner_status
@@ -97,7 +98,8 @@ def joint_of(model: str, decompositions: Decompositions, random: Randomness = "s
     """
     with fake_tensors():
         module, inputs = MODELS[model]()
-    return joint_graph(module.train(), inputs, decompositions=decompositions, random=random)
+    with single_sequences():
+        return joint_graph(module.train(), inputs, decompositions=decompositions, random=random)
 
 
 def judged(row: Row, partition: Partitioner, joint: Joint) -> Row:

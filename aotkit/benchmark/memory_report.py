@@ -1,0 +1,190 @@
+"""What `python -m aotkit bench memory` found, as a table and as JSON."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from aotkit.alignment import aligned
+from aotkit.benchmark.timing import Spread, spread
+
+EAGER, TORCH_COMPILE = "eager", "torch.compile"
+HEADING = ("model", "variant", "peak MiB", "simulated", "off by", "step ms", "first step s")
+RIGHT = (False, False, True, True, True, True, True)  # aligned right
+EXPLANATION = (
+    "peak: the most memory during one training step: parameters, buffers, inputs and gradients with all that lives in "
+    "between. simulated: the same, reckoned from the two graphs, and how far that is off. step: median of forward and "
+    "backward together, ± half the interquartile range. first step: with compilation. A number after a name is a "
+    "budget: a fraction of what there would be without one."
+)
+WIDTH = 118
+
+
+@dataclass
+class Row:
+    """One variant of one model.
+
+    Attributes:
+        peak_bytes: the most during one training step.
+        simulated_bytes: the same by `evaluation`; None if its graphs are not known.
+        seconds: of one step, one number a round; empty if it was not timed.
+        compile_seconds: of the first step.
+        problem: why it was not measured.
+    """
+
+    model: str
+    variant: str
+    peak_bytes: int | None = None
+    simulated_bytes: int | None = None
+    seconds: list[float] = field(default_factory=list)
+    compile_seconds: float | None = None
+    problem: str | None = None
+
+    @property
+    def family(self) -> str:
+        """The name without the budget."""
+        name, _, last = self.variant.rpartition(" ")
+        return name if last.replace(".", "", 1).isdigit() else self.variant
+
+    @property
+    def is_ours(self) -> bool:
+        return self.family not in (EAGER, TORCH_COMPILE)
+
+    @property
+    def step(self) -> Spread | None:
+        return spread(self.seconds) if self.seconds else None
+
+    @property
+    def error(self) -> float | None:
+        """By what part of the measured peak the simulated one is higher."""
+        return self.simulated_bytes / self.peak_bytes - 1 if self.simulated_bytes and self.peak_bytes else None
+
+    def fail(self, error: Exception) -> None:
+        self.problem = " ".join(f"{type(error).__name__}: {error}".split())
+
+
+@dataclass
+class MemoryReport:
+    """All rows; those of one model were timed together.
+
+    Attributes:
+        machine: processor, cores, GPU, system, version of Python.
+        device: "cpu" or "cuda".
+    """
+
+    machine: Mapping[str, Any]
+    torch: str
+    device: str
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every variant ran."""
+        return not any(row.problem for row in self.rows)
+
+    @property
+    def models(self) -> list[str]:
+        return list(dict.fromkeys(row.model for row in self.rows))
+
+    def measured(self, model: str) -> list[Row]:
+        """The rows of a model that have both a peak and a time."""
+        return [row for row in self.rows if row.model == model and row.peak_bytes and row.seconds]
+
+    def dominating(self, row: Row) -> list[Row]:
+        """The rows of ours whose peak and median time are both at most those of `row`."""
+
+        def is_below(other: Row) -> bool:
+            return _peak(other) <= _peak(row) and _time(other) <= _time(row)
+
+        return [other for other in self.measured(row.model) if other.is_ours and is_below(other)]
+
+    @classmethod
+    def joined(cls, found: Sequence[Mapping[str, Any]]) -> "MemoryReport":
+        """One report of what `json` gave of several runs on one machine; a row that several have is the first's.
+
+        Raises:
+            ValueError: the runs were on different devices or versions of torch.
+        """
+        places = {(f["machine"]["gpu"] or f["machine"]["processor"], f["torch"], f["device"]) for f in found}
+        if len(places) != 1:
+            raise ValueError(f"Only runs on one device and version of torch can be joined; these were on {places}.")
+        rows: dict[tuple[str, str], Row] = {}
+        for row in (row for f in found for row in f["rows"]):
+            kept = {key: value for key, value in row.items() if key != "dominated_by"}
+            rows.setdefault((row["model"], row["variant"]), Row(**kept))
+        return cls(found[0]["machine"], found[0]["torch"], found[0]["device"], list(rows.values()))
+
+    def json(self) -> dict[str, Any]:
+        """Everything that was measured, in bytes and seconds, of types that the json module takes."""
+        return {
+            "schema": 1,
+            "machine": dict(self.machine),
+            "torch": self.torch,
+            "device": self.device,
+            "rows": [{**asdict(row), "dominated_by": self._dominated_by(row)} for row in self.rows],
+        }
+
+    def __str__(self) -> str:
+        table = [HEADING, *map(_cells, self.rows)]
+        lines = [f"torch {self.torch}, {self.machine['gpu'] or self.machine['processor']}"]
+        for n, line in enumerate(aligned(table, RIGHT)):
+            if n > 1 and table[n][0] != table[n - 1][0]:
+                lines.append("")
+            lines.append(line)
+        verdicts = [line for model in self.models for line in self._verdicts(model)]
+        problems = [f"{row.model}: {row.variant}: {row.problem}" for row in self.rows if row.problem]
+        notes = [EXPLANATION, *verdicts, *problems]
+        return "\n".join([*lines, "", *(textwrap.fill(note, WIDTH, subsequent_indent="  ") for note in notes)])
+
+    def _dominated_by(self, row: Row) -> list[str] | None:
+        """None for what is no point of torch.compile's."""
+        if row.family != TORCH_COMPILE or row not in self.measured(row.model):
+            return None
+        return [other.variant for other in self.dominating(row)]
+
+    def _verdicts(self, model: str) -> list[str]:
+        """Which of ours need neither more time nor more memory than each point of torch.compile's."""
+        rows = self.measured(model)
+        theirs, ours = ([r for r in rows if r.family == TORCH_COMPILE], [r for r in rows if r.is_ours])
+        if not theirs or not ours:
+            return []
+        found = {row.variant: ", ".join(self._dominated_by(row) or ()) for row in theirs}
+        lines = [f"{model}: no more memory and no more time than {name}: {by or 'none'}" for name, by in found.items()]
+        return [*lines, _lowest(model, theirs, ours)]
+
+
+def _lowest(model: str, theirs: Sequence[Row], ours: Sequence[Row]) -> str:
+    low, our_low = (min(rows, key=_peak) for rows in (theirs, ours))
+    return (
+        f"{model}: the lowest peaks: {our_low.variant} {_mebibytes(_peak(our_low))} MiB, {low.variant} "
+        f"{_mebibytes(_peak(low))} MiB ({_peak(our_low) / _peak(low) - 1:+.1%})"
+    )
+
+
+def _peak(measured: Row) -> int:
+    assert measured.peak_bytes is not None
+    return measured.peak_bytes
+
+
+def _time(measured: Row) -> float:
+    assert measured.step is not None
+    return measured.step.median
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    if row.problem:
+        return (row.model, row.variant, "failed", *[""] * (len(HEADING) - 3))
+    step = row.step
+    return (
+        row.model,
+        row.variant,
+        _mebibytes(row.peak_bytes),
+        _mebibytes(row.simulated_bytes),
+        "" if row.error is None else f"{row.error:+.1%}",
+        "" if step is None else f"{step.median * 1e3:.2f} ±{step.half_width:.0%}",
+        "" if row.compile_seconds is None else f"{row.compile_seconds:.1f}",
+    )
+
+
+def _mebibytes(nbytes: int | None) -> str:
+    return "" if nbytes is None else f"{nbytes / 2**20:,.1f}"

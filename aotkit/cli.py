@@ -9,6 +9,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,9 @@ def _bench_memory(options: argparse.Namespace) -> int:
     from aotkit.benchmark.memory_report import MemoryReport
     from aotkit.errors import UnknownNameError
 
+    if options.plot and find_spec("matplotlib") is None:
+        print("--plot needs matplotlib: pip install matplotlib", file=sys.stderr)
+        return 2
     try:
         if options.join:
             found = [json.loads(Path(name).read_text(encoding="utf-8")) for name in options.join]

@@ -20,7 +20,8 @@ class Evaluation:
         saved_bytes: distinct storage that lives from forward to backward, and is no output of the function.
         peak_bytes: most that is alive at a time if the graphs run operator by operator: intermediate and saved values,
             tangents until they have been used, outputs and gradients to the end.
-        fused_peak_bytes: the same if fused kernels run; what lives inside one does not count.
+        fused_peak_bytes: the same if fused kernels run, as Inductor's: what lives inside one does not count, and
+            results take the places of what is read for the last time.
         kernels: how many fused kernels the two graphs take.
         seconds: name of a device -> estimated time of forward and backward.
         redrawn: random operators in the backward graph that forward runs, too, with other numbers: gradients are wrong.
@@ -61,7 +62,7 @@ def evaluate(
     return Evaluation(
         saved_bytes=sum(memory.nbytes for memory in set(_flat(saved)) - elsewhere),
         peak_bytes=peak_bytes(fw.steps, bw.steps, **rest),
-        fused_peak_bytes=peak_bytes(*kernels, **rest),
+        fused_peak_bytes=peak_bytes(*kernels, **rest, in_place=True),
         kernels=sum(map(len, kernels)),
         seconds={device.name: sum(map(device.seconds, kernels)) for device in devices},
         redrawn=sum(map(is_random, _again(forward, backward))),

@@ -15,9 +15,10 @@ from aotkit.aot import boxed
 from aotkit.aot.capture import fake_tensors, memory_budget, partition_copy
 from aotkit.aot.partition import extract_forward_backward
 from aotkit.benchmark.capture import joint_graph
-from aotkit.benchmark.dataflow import dataflow
+from aotkit.benchmark.dataflow import Memory, Step, dataflow
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.kernels import Device, bytes_moved, fuse
+from aotkit.benchmark.liveness import peak_bytes
 from aotkit.benchmark.models import mlp
 
 SIDE = 32
@@ -67,11 +68,21 @@ def test_a_chain_of_pointwise_operators():
     assert found.saved_bytes == UNIT
     # Most is alive when backward begins to compute: the output, sin, the tangent, and the first result.
     assert found.peak_bytes == 4 * UNIT
-    assert found.fused_peak_bytes == 4 * UNIT
+    assert found.fused_peak_bytes == 3 * UNIT  # the gradient takes the place of sin
     # One kernel each: x in, sin and cos out; x, sin and the tangent in, the gradient out.
     assert found.kernels == 2
     assert found.seconds == {"device": pytest.approx(7 / 2 + 2 * 0.25)}
     assert (found.redrawn, found.repeated, found.repeated_flops) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("alone", "most"), [(False, 8), (True, 16)], ids=["fused", "of a library"])
+def test_only_fused_kernels_write_into_what_they_read_for_the_last_time(alone, most):
+    first, second = Memory(8), Memory(8)
+    steps = [Step({}, [first], 0, alone), Step({("all", first): 8}, [second], 0, alone)]
+    around = {"saved": [], "tangents": [], "kept": [second]}
+    assert peak_bytes(steps, [], **around, in_place=True) == most
+    assert peak_bytes(steps, [], **around) == 16
+    assert peak_bytes(steps, [Step({("all", first): 8}, [], 0, False)], **around, in_place=True) == 16
 
 
 def test_recomputing_the_chain_saves_nothing_and_moves_less():

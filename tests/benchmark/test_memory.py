@@ -45,9 +45,7 @@ def tiny(monkeypatch):
 
 def test_rows_have_peak_time_and_simulation(tiny, capsys, tmp_path):
     rows = "eager,torch.compile 1.0,min_cut"
-    command = ["bench", "memory", "--models", "tiny", "--partitions", rows, "--seconds", "0.1", "--json"]
-    assert main([*command, "--plot", str(tmp_path / "plot.svg")]) == 0
-    assert "training step" in (tmp_path / "plot.svg").read_text()
+    assert main(["bench", "memory", "--models", "tiny", "--partitions", rows, "--seconds", "0.1", "--json"]) == 0
     text = capsys.readouterr().out
     eager, theirs, ours = json.loads(text)["rows"]
     assert [row["variant"] for row in (eager, theirs, ours)] == rows.split(",")
@@ -126,6 +124,20 @@ def test_runs_are_joined_without_repeating_rows():
         MemoryReport.joined([first, report(THEIRS, device="cuda").json()])
 
 
-def test_a_plot_needs_rows(tmp_path):
+def test_the_plot_has_a_curve_for_each_family(tmp_path):
+    pytest.importorskip("matplotlib")
+    ours = [row(f"nx_min_cut budget {f}", 80, 12 - f) for f in (0.5, 0.3)]
+    (tmp_path / "found.json").write_text(json.dumps(report(THEIRS, *ours).json()))
+    command = ["bench", "memory", "--join", str(tmp_path / "found.json"), "--plot", str(tmp_path / "plot.svg")]
+    assert main(command) == 0
+    drawn = (tmp_path / "plot.svg").read_text()
+    assert [drawn.count(f"<!-- {text} -->") for text in ("nx_min_cut budget", "torch.compile", "0.3")] == [1, 1, 1]
+
+
+def test_a_plot_needs_rows_and_matplotlib(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("aotkit.cli.find_spec", lambda name: None)
+    assert main(["bench", "memory", "--plot", "plot.svg"]) == 2
+    assert "--plot needs matplotlib: pip install matplotlib" in capsys.readouterr().err
+    pytest.importorskip("matplotlib")
     with pytest.raises(ValueError, match="nothing to draw"):
         plot(report(), tmp_path / "plot.png")

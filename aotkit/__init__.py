@@ -1,6 +1,6 @@
 """Compile PyTorch training functions ahead of time, with backends and partitioners chosen by name."""
 
-from aotkit.api import bench, check, extract, memory_efficient_fusion, torch_backend
+from aotkit.api import bench, check, extract, frontier, memory_efficient_fusion, torch_backend
 from aotkit.comparison import CheckReport
 from aotkit.compiled_function import CompiledFunction
 from aotkit.compiler import compile
@@ -54,6 +54,7 @@ __all__ = [
     "check",
     "compile",
     "extract",
+    "frontier",
     "get_backend",
     "get_partitioner",
     "list_backends",

@@ -1,4 +1,4 @@
-"""Plain-text tables."""
+"""Tables, as plain text and as Markdown."""
 
 from collections.abc import Sequence
 
@@ -13,3 +13,14 @@ def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool] = ()) -> list[s
     sides = [">" if is_right else "<" for is_right in (*right, *[False] * (len(widths) - len(right)))]
     line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
     return [line.format(*row).rstrip() for row in rows]
+
+
+def markdown(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
+    """A table in Markdown, of which the first row is the heading.
+
+    Args:
+        right: which columns are aligned right.
+    """
+    heading, *body = rows
+    table = [heading, ["---:" if is_right else "---" for is_right in right], *body]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in table)

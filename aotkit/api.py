@@ -15,6 +15,7 @@ from aotkit.registry import AnyBackend, backend_status
 
 if TYPE_CHECKING:
     from aotkit.benchmark import BenchReport
+    from aotkit.benchmark.frontier_report import Frontier
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,6 +67,17 @@ def bench(fn: Callable[..., Any], /, *args: Any, **options: Any) -> "BenchReport
     from aotkit.benchmark import bench
 
     return bench(fn, *args, **options)
+
+
+def frontier(fn: Callable[..., Any], /, *args: Any, **options: Any) -> "Frontier":
+    """Memory against time for `fn(*args)`: every partitioner and budget on one joint graph, judged without running it.
+
+    `options` are keyword arguments of `fn`, and those of `aotkit.benchmark.frontier.frontier`: `backend`, `device`,
+    `capture`, `random` and `progress`. Show the result as a table, or draw it with `.plot()`.
+    """
+    from aotkit.benchmark.frontier import frontier
+
+    return frontier(fn, *args, **options)
 
 
 def memory_efficient_fusion(fn: F, /, **options: Any) -> F:

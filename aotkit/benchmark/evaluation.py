@@ -8,8 +8,9 @@ from torch.fx import GraphModule, Node
 
 from aotkit.aot.partition import flops, is_random
 from aotkit.benchmark.dataflow import Memory, dataflow
-from aotkit.benchmark.kernels import DEVICES, Device, fuse
+from aotkit.benchmark.kernels import DEVICES, fuse, seconds
 from aotkit.benchmark.liveness import peak_bytes
+from aotkit.partitioners.rematerialization.devices import Device
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Evaluation:
 
 
 def evaluate(
-    forward: GraphModule, backward: GraphModule, num_outputs: int, devices: Sequence[Device] = DEVICES
+    forward: GraphModule, backward: GraphModule, num_outputs: int, devices: Mapping[str, Device] = DEVICES
 ) -> Evaluation:
     """Judge a partition by the nodes of its graphs and the fake tensors on them, in the order of the nodes.
 
@@ -64,7 +65,7 @@ def evaluate(
         peak_bytes=peak_bytes(fw.steps, bw.steps, **rest),
         fused_peak_bytes=peak_bytes(*kernels, **rest, in_place=True),
         kernels=sum(map(len, kernels)),
-        seconds={device.name: sum(map(device.seconds, kernels)) for device in devices},
+        seconds={name: sum(seconds(k, device) for k in kernels) for name, device in devices.items()},
         redrawn=sum(map(is_random, _again(forward, backward))),
         repeated=len(repeated),
         repeated_flops=sum(repeated),

@@ -3,33 +3,18 @@
 import heapq
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from aotkit.benchmark.dataflow import Dataflow, Memory, Step
-
-
-@dataclass(frozen=True)
-class Device:
-    """A GPU.
-
-    Attributes:
-        bandwidth: of its memory, bytes/s.
-        rate: of matrix products, FLOP/s.
-        launch: what a kernel costs besides, s.
-    """
-
-    name: str
-    bandwidth: float
-    rate: float
-    launch: float = 3e-6
-
-    def seconds(self, kernels: Sequence[Step]) -> float:
-        """Each kernel takes as long as its bytes or its floating-point operations do, whichever is longer."""
-        return sum(max(bytes_moved(k) / self.bandwidth, k.flops / self.rate) + self.launch for k in kernels)
-
+from aotkit.partitioners.rematerialization.devices import Device
 
 # About what an A100 and an H200 reach in float32 by TensorFloat32: less than their data sheets say.
-DEVICES = (Device("A100", 1.5e12, 120e12), Device("H200", 4.8e12, 400e12))
+DEVICES = {"A100": Device(1.5e12, 120e12), "H200": Device(4.8e12, 400e12)}
+
+
+def seconds(kernels: Sequence[Step], device: Device) -> float:
+    """Each kernel takes as long as its bytes or its floating-point operations do, whichever is longer."""
+    times = (max(bytes_moved(k) / device.bandwidth, k.flops / device.flops) + device.launch for k in kernels)
+    return sum(times)
 
 
 def bytes_moved(kernel: Step) -> int:

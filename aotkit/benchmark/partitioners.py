@@ -16,6 +16,7 @@ from aotkit.benchmark.models import MODELS
 from aotkit.benchmark.partitioners_report import PartitionersReport, Row
 from aotkit.benchmark.transformers_models import single_sequences
 from aotkit.interfaces import Decompositions, Partitioner
+from aotkit.partitioners.rematerialization.devices import Device
 from aotkit.recipe import Randomness
 from aotkit.registry import get_partitioner, partitioner_status
 
@@ -23,17 +24,28 @@ BUDGETS = (0.9, 0.7, 0.5, 0.3, 0.1, 0.0)
 
 
 def all_partitioners() -> dict[str, Partitioner]:
-    """Name of a row -> partitioner: all that are registered and can be had, and torch's min-cut and ours under budgets.
+    """Name of a row -> partitioner: all that are registered and can be had, and each family under budgets."""
+    rows = registered_partitioners()
+    for family, within in families(DEVICES["A100"]).items():
+        fractions = BUDGETS if family == "min_cut budget" else (1.0, *BUDGETS[:-1])
+        rows |= {f"{family} {fraction}": within(fraction) for fraction in fractions}
+    return rows
 
-    A fraction is of what each saves without a budget.
+
+def registered_partitioners() -> dict[str, Partitioner]:
+    """Name -> partitioner, of all that are registered and can be had."""
+    return {name: get_partitioner(name) for name, problem in partitioner_status().items() if problem is None}
+
+
+def families(device: Device) -> dict[str, Callable[[float], Partitioner]]:
+    """Name -> from a fraction of what the family uses without a limit, the partitioner that keeps within that.
+
+    Args:
+        device: what ours estimate time for.
     """
     from aotkit.partitioners.nx_min_cut import budget
-    from aotkit.partitioners.rematerialization.devices import Device
 
-    registered = {name: get_partitioner(name) for name, problem in partitioner_status().items() if problem is None}
-    torchs = {f"min_cut budget {fraction}": min_cut_within(fraction) for fraction in BUDGETS}
-    a100 = Device(DEVICES[0].bandwidth, DEVICES[0].rate, DEVICES[0].launch)
-    return registered | torchs | {f"nx_min_cut budget {f}": budget(f, a100) for f in (1.0, *BUDGETS[:-1])}
+    return {"min_cut budget": min_cut_within, "nx_min_cut budget": lambda fraction: budget(fraction, device)}
 
 
 def min_cut_within(fraction: float) -> Partitioner:

@@ -9,7 +9,7 @@ from aotkit.benchmark.evaluation import Evaluation
 from aotkit.benchmark.kernels import DEVICES
 
 HEADING = (
-    "model", "partition", "saved", "peak", "fused peak", "kernels", *(f"{device.name} ms" for device in DEVICES),
+    "model", "partition", "saved", "peak", "fused peak", "kernels", *(f"{name} ms" for name in DEVICES),
     "repeated", "redrawn", "solve s",
 )  # fmt: skip
 RIGHT = [False, False, *[True] * (len(HEADING) - 2)]  # aligned right
@@ -68,7 +68,10 @@ class PartitionersReport:
             "torch": self.torch,
             "decompositions": self.decompositions,
             "random": self.random,
-            "devices": [asdict(device) for device in DEVICES],
+            "devices": [
+                {"name": name, "bandwidth": device.bandwidth, "rate": device.flops, "launch": device.launch}
+                for name, device in DEVICES.items()
+            ],
             "rows": [asdict(row) for row in self.rows],
         }
 
@@ -97,7 +100,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.partition,
         *(f"{nbytes / 2**20:,.0f}" for nbytes in memory),
         str(found.kernels),
-        *(f"{found.seconds[device.name] * 1e3:.2f}" for device in DEVICES),
+        *(f"{found.seconds[name] * 1e3:.2f}" for name in DEVICES),
         f"{found.repeated_flops / 1e9:,.0f}" if found.repeated else "",
         str(found.redrawn) if found.redrawn else "",
         f"{row.solve_seconds:.2f}",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from aotkit.alignment import aligned
+from aotkit.alignment import aligned, markdown
 from aotkit.benchmark.timing import Phases, Spread, speedup, spread
 from aotkit.inspection.nodes import bytes_name
 
@@ -116,9 +116,8 @@ class BenchReport:
         return "\n".join([*lines, *(textwrap.fill(note, WIDTH, subsequent_indent="  ") for note in notes)])
 
     def _repr_markdown_(self) -> str:
-        rows = [HEADING, tuple("---:" if right else "---" for right in RIGHT), *map(self._cells, self.rows)]
-        lines = ["| " + " | ".join(cells) + " |" for cells in rows]
-        return "\n\n".join([f"**{self._title()}**", "\n".join(lines), self._explanation(), *self._reasons()])
+        table = markdown([HEADING, *map(self._cells, self.rows)], RIGHT)
+        return "\n\n".join([f"**{self._title()}**", table, self._explanation(), *self._reasons()])
 
     def _title(self) -> str:
         return f"{self.name}: {', '.join(str(value) for value in self.environment.values())}"

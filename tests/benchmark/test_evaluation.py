@@ -17,9 +17,10 @@ from aotkit.aot.partition import extract_forward_backward
 from aotkit.benchmark.capture import joint_graph
 from aotkit.benchmark.dataflow import Memory, Step, dataflow
 from aotkit.benchmark.evaluation import evaluate
-from aotkit.benchmark.kernels import Device, bytes_moved, fuse
+from aotkit.benchmark.kernels import bytes_moved, fuse
 from aotkit.benchmark.liveness import peak_bytes
 from aotkit.benchmark.models import mlp
+from aotkit.partitioners.rematerialization.devices import Device
 
 SIDE = 32
 UNIT = 4 * SIDE * SIDE  # bytes of one matrix
@@ -52,7 +53,7 @@ def saving(*names):
     return partition
 
 
-def judge(joint, partition, *devices):
+def judge(joint, partition, **devices):
     parts = partition_copy(partition, joint)
     return evaluate(*parts, joint.num_outputs, *([devices] if devices else []))
 
@@ -63,8 +64,8 @@ def sin_cos(x):
 
 def test_a_chain_of_pointwise_operators():
     # forward: sin, cos. backward, from x, sin and the tangent: sin, neg, mul, cos, mul.
-    device = Device("device", bandwidth=2.0 * UNIT, rate=1.0, launch=0.25)
-    found = judge(joint_of(sin_cos), saving("sin"), device)
+    device = Device(bandwidth=2.0 * UNIT, flops=1.0, launch=0.25)
+    found = judge(joint_of(sin_cos), saving("sin"), device=device)
     assert found.saved_bytes == UNIT
     # Most is alive when backward begins to compute: the output, sin, the tangent, and the first result.
     assert found.peak_bytes == 4 * UNIT
@@ -86,8 +87,8 @@ def test_only_fused_kernels_write_into_what_they_read_for_the_last_time(alone, m
 
 
 def test_recomputing_the_chain_saves_nothing_and_moves_less():
-    device = Device("device", bandwidth=2.0 * UNIT, rate=1.0, launch=0.25)
-    found = judge(joint_of(sin_cos), saving(), device)
+    device = Device(bandwidth=2.0 * UNIT, flops=1.0, launch=0.25)
+    found = judge(joint_of(sin_cos), saving(), device=device)
     assert found.saved_bytes == 0
     # Operator by operator, sin is made again: next to the output, the tangent, and the sine of itself.
     assert found.peak_bytes == 4 * UNIT

@@ -36,6 +36,7 @@ from aotkit.partitioners.rematerialization.limits import Limit, parse_limit
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
 from aotkit.partitioners.rematerialization.peak import fastest_below, peak_of
 from aotkit.partitioners.rematerialization.problem import Impossible, Problem
+from aotkit.partitioners.rematerialization.reasons import leave_reasons
 from aotkit.partitioners.rematerialization.roofline import tradeoff
 from aotkit.partitioners.rematerialization.tradeoff import Choice, OverBudget, Tradeoff, fastest, fastest_within
 from aotkit.partitioners.rematerialization.values import Values, bytes_of, values_of
@@ -50,7 +51,9 @@ def partition(
 
     def choose(values: Values, sides: Sides) -> Collection[int]:
         problem = fewest_bytes(values)
-        return problem.resolve(solve(problem))[0]
+        chosen = problem.resolve(solve(problem))[0]
+        leave_reasons(values, chosen)
+        return chosen
 
     return _split(choose, joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
@@ -69,7 +72,10 @@ def budget(limit: int | float | str, device: Device | None = None) -> Partitione
     wanted = parse_limit(limit)
 
     def choose(values: Values, sides: Sides) -> Collection[int]:
-        return within(wanted, tradeoff(values, sides, device or device_of(values))).saved
+        costs = tradeoff(values, sides, device or device_of(values))
+        chosen = within(wanted, costs).saved
+        leave_reasons(values, chosen, costs.time.recompute)
+        return chosen
 
     return _partitioner(choose, f"nx_min_cut.budget({limit!r})")
 

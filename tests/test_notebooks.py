@@ -19,6 +19,9 @@ SHOWN = {
         "recomputed: 1 operation: cos",
         "return x.cos().cos()",
         "norm.weight",
+        "expensive: matrix product",
+        "recomputed: gelu",
+        "| nx_min_cut budget | 0.5 |",
         "'clip' needs the value of a tensor",
     ],
     "2_write_a_backend": [

@@ -51,10 +51,8 @@ def copy_saved_mutated_inputs(forward: GraphModule, num_outputs: int) -> None:
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     for i in range(num_outputs, len(results)):
         if results[i] in mutated:
-            with forward.graph.inserting_before(output):
-                copied = forward.graph.call_function(torch.ops.aten.clone.default, (results[i],))
-            copied.meta.update(results[i].meta)
-            results[i] = copied
+            results[i] = _copied(results[i], output)
+            results[i].meta["saved_because"] = "copy of an input changed in place"
     output.args = (tuple(results),)
     forward.recompile()
 

@@ -8,7 +8,7 @@ below 1 recomputes from inputs that the function has changed since (running stat
 
 import operator
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -84,10 +84,24 @@ def simplify(joint: GraphModule) -> None:
     joint.graph = _merge_equal_nodes(joint.graph, apart=_large_constants(joint.graph))
     if partitioners.has_recomputable_ops(joint):
         partitioners.cleanup_recompute_tags(joint, is_default_partition=False)
-    partitioners.force_save_collectives(joint)
-    partitioners.force_save_effectful_ops(joint)
-    partitioners.force_save_bw_mutation_src(joint)
+    _force(joint, partitioners.force_save_collectives, "collective communication")
+    _force(joint, partitioners.force_save_effectful_ops, "side effect")
+    _force(joint, partitioners.force_save_bw_mutation_src, "the backward pass changes its input in place")
     _keep_readers_of_mutated_inputs(joint.graph)
+
+
+def _force(joint: GraphModule, tag: Callable[[GraphModule], None], reason: str) -> None:
+    """Let one of torch's functions tag what has to be saved, and leave the reason on that."""
+    before = {node for node in joint.graph.nodes if must_save(node)}
+    tag(joint)
+    for node in joint.graph.nodes:
+        if must_save(node) and node not in before:
+            node.meta["saved_because"] = reason
+
+
+def must_save(node: Node) -> bool:
+    """Whether something has forbidden to recompute this node."""
+    return node.meta.get("recompute") in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
 
 
 def _keep_readers_of_mutated_inputs(graph: Graph) -> None:
@@ -99,7 +113,8 @@ def _keep_readers_of_mutated_inputs(graph: Graph) -> None:
             if is_view(node):
                 mutated.add(node)
             elif not is_symbol(node):
-                node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+                reason = "reads an input changed in place"
+                node.meta.update(recompute=CheckpointPolicy.MUST_SAVE, saved_because=reason)
 
 
 def _merge_equal_nodes(graph: Graph, apart: Collection[Node] = ()) -> Graph:
@@ -222,7 +237,7 @@ def _choose_savable_values(graph: Graph, info: Any, memory_budget: float = 1) ->
     _keep_readers_of_mutated_inputs(graph)
     for node in graph.nodes:
         if is_random(node) and not must_recompute(node):
-            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+            node.meta.update(recompute=CheckpointPolicy.MUST_SAVE, saved_because="random")
     saved: dict[Node, None] = {}
     for node in _choose_saved_values_set(graph, info, memory_budget or TINY_BUDGET):
         # With nothing else left to weigh, torch returns every MUST_SAVE node; of a tuple only the items can be saved.

@@ -61,7 +61,7 @@ class Frontier:
     name: str
     backend: str
     device: Device
-    points: list[Point] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list, repr=False)
 
     def best(self, memory: str) -> list[Point]:
         """The points on the Pareto frontier: for less of this memory they take more time than any other, or as much.

@@ -1,5 +1,6 @@
 """See what a compilation did: the graphs as text, Markdown and HTML, saved memory, recomputation, source lines."""
 
+from aotkit.inspection.costs import Cost, recomputation_costs
 from aotkit.inspection.markup import render_html, render_markdown
 from aotkit.inspection.saved import (
     SavedValue,
@@ -12,9 +13,11 @@ from aotkit.inspection.source import SourceLine, credit_backward, recording_sour
 from aotkit.inspection.text import render_text
 
 __all__ = [
+    "Cost",
     "SavedValue",
     "SourceLine",
     "credit_backward",
+    "recomputation_costs",
     "recomputed",
     "recomputed_views",
     "recording_source",

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from aotkit.inspection.costs import recomputation_costs
 from aotkit.inspection.nodes import dtype_name, operator_name, output_nodes, type_name
-from aotkit.inspection.saved import SavedValue, recomputed, recomputed_views, saved_placeholders
+from aotkit.inspection.saved import SavedValue, recomputed_views, saved_placeholders
 from aotkit.inspection.source import printable, source_line
 from aotkit.interfaces import Graphs
 
@@ -44,7 +45,7 @@ def _heading(graphs: Graphs) -> str:
 
 
 def backward_lines(graphs: Graphs) -> list[Line]:
-    """The backward graph; placeholders say what was saved, operations that forward had done already are marked."""
+    """The backward graph; placeholders say what was saved, operations that forward had done already what that costs."""
     if graphs.backward is None:
         return []
     names = input_labels(graphs)
@@ -53,7 +54,8 @@ def backward_lines(graphs: Graphs) -> list[Line]:
         node: f"saved {value_label(saved[node], names)}" if node in saved else "tangent"
         for node in graphs.backward.graph.find_nodes(op="placeholder")
     }
-    marks = dict.fromkeys(recomputed(graphs), "recomputed") | dict.fromkeys(recomputed_views(graphs), "view again")
+    marks = {node: Line(f"recomputed: {cost}", "recomputed") for node, cost in recomputation_costs(graphs).items()}
+    marks |= dict.fromkeys(recomputed_views(graphs), Line("view again", "view again"))
     returned = ", ".join(_argument(node) for node in output_nodes(graphs.backward))
     return [Line("backward"), *_graph_lines(graphs.backward, labels, marks), Line(f"return {returned}")]
 
@@ -69,7 +71,7 @@ def value_label(value: SavedValue, names: dict[str, str]) -> str:
     return f"{value.kind} {names[value.storage]}" if value.storage in names else value.kind
 
 
-def _graph_lines(gm: GraphModule, labels: dict[Node, str], marks: dict[Node, str]) -> Iterator[Line]:
+def _graph_lines(gm: GraphModule, labels: dict[Node, str], marks: dict[Node, Line]) -> Iterator[Line]:
     previous = ""
     subgraphs: list[tuple[str, GraphModule]] = []
     for node in gm.graph.nodes:
@@ -83,11 +85,8 @@ def _graph_lines(gm: GraphModule, labels: dict[Node, str], marks: dict[Node, str
         if comment and comment != previous:
             yield Line(comment, "source")
         previous = comment or previous
-        mark = f"  ~ {marks[node]}" if node in marks else ""
-        yield Line(
-            f"{node.name}: {type_name(node.meta.get('val'))} = {labels.get(node) or _expression(node)}{mark}",
-            marks.get(node, ""),
-        )
+        text = f"{node.name}: {type_name(node.meta.get('val'))} = {labels.get(node) or _expression(node)}"
+        yield Line(f"{text}  ~ {marks[node].text}", marks[node].role) if node in marks else Line(text)
     for name, subgraph in subgraphs:
         returned = ", ".join(_argument(node) for node in output_nodes(subgraph))
         yield Line(f"subgraph {name}")

@@ -66,6 +66,24 @@ def bytes_name(nbytes: int | None) -> str:
     return f"{size:.1f} {units[0]}"
 
 
+def flops_name(flops: int) -> str:
+    """`3.2 GFLOP`."""
+    size, units = float(flops), ["", "K", "M", "G", "T"]
+    while size >= 999.95 and len(units) > 1:
+        size /= 1000
+        units.pop(0)
+    return f"{size:.1f} {units[0]}FLOP" if units[0] else f"{flops} FLOP"
+
+
+def seconds_name(seconds: float) -> str:
+    """`45 us`; three digits."""
+    size, units = seconds * 1e9, ["ns", "us", "ms", "s"]
+    while size >= 999.5 and len(units) > 1:
+        size /= 1000
+        units.pop(0)
+    return f"{size:.3g} {units[0]}"
+
+
 def size_hint(size: int | torch.SymInt) -> int | None:
     """The integer that a size had while tracing; None for a size that depends on data."""
     if isinstance(size, int):

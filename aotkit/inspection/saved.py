@@ -1,6 +1,6 @@
 """What forward keeps in memory for backward, and what backward computes again."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,10 @@ from aotkit.inspection.nodes import (
     storage_of,
     storages,
 )
-from aotkit.inspection.source import SourceLine, source_line
+from aotkit.inspection.source import SourceLine, printable, source_line
 from aotkit.interfaces import Graphs
+
+MOST_READERS = 2
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class SavedValue:
             None if the graph does not say.
         storage: name of the first node in that storage; equal for values that share memory.
         operator: short name of the operator that computed the value; "" for an input.
+        reason: why the partitioner saves it, if it says so (see `Partitioner`); else what reads it in backward. "" for
+            what is no activation: the caller holds that anyway.
         source: the user's line that it comes from.
     """
 
@@ -45,6 +49,7 @@ class SavedValue:
     nbytes: int | None
     storage: str
     operator: str
+    reason: str
     source: SourceLine | None
 
 
@@ -53,7 +58,9 @@ def saved_values(graphs: Graphs) -> list[SavedValue]:
     roots = storages(graphs.forward)
     kept = _kept_outputs(graphs)
     kept_storages = {roots[node] for node in kept}
-    return [_saved_value(node, roots, kept, kept_storages) for node in _saved_nodes(graphs)]
+    nodes = _saved_nodes(graphs)
+    readers = dict(zip(_in_order_of_backward(nodes), _readers(graphs.backward), strict=False))
+    return [_saved_value(node, roots, kept, kept_storages, readers.get(node, [])) for node in nodes]
 
 
 def saved_bytes(graphs: Graphs) -> int:
@@ -88,11 +95,29 @@ def recomputed_views(graphs: Graphs) -> list[Node]:
 
 def saved_placeholders(graphs: Graphs) -> dict[Node, SavedValue]:
     """For each placeholder of backward that takes a saved value, that value."""
-    if graphs.backward is None:
-        return {}
-    # Forward returns the symbolic sizes last, backward takes them first.
-    values = sorted(saved_values(graphs), key=lambda value: value.kind != "symbolic size")
-    return dict(zip(graphs.backward.graph.find_nodes(op="placeholder"), values, strict=False))
+    values = {value.name: value for value in saved_values(graphs)}
+    nodes = _in_order_of_backward(_saved_nodes(graphs))
+    placeholders = graphs.backward.graph.find_nodes(op="placeholder") if graphs.backward is not None else []
+    return {p: values[node.name] for p, node in zip(placeholders, nodes, strict=False)}
+
+
+def _readers(backward: GraphModule | None) -> Iterator[list[Node]]:
+    """For each placeholder, the operations that read it or a view of it, in the order of the graph."""
+    if backward is None:
+        return
+    roots = storages(backward)
+    readers: dict[Node, list[Node]] = {}
+    for node in backward.graph.nodes:
+        for source in dict.fromkeys(roots[i] for i in node.all_input_nodes):
+            if roots[node] is not source:
+                readers.setdefault(source, []).append(node)
+    for placeholder in backward.graph.find_nodes(op="placeholder"):
+        yield readers.get(roots[placeholder], [])
+
+
+def _in_order_of_backward(nodes: Sequence[Node]) -> list[Node]:
+    """Forward returns the symbolic sizes last, backward takes them first."""
+    return sorted(nodes, key=lambda node: not is_symbolic(node))
 
 
 def _saved_nodes(graphs: Graphs) -> list[Node]:
@@ -110,7 +135,9 @@ def _kept_outputs(graphs: Graphs) -> set[Node]:
     }
 
 
-def _saved_value(node: Node, roots: dict[Node, Node], outputs: set[Node], output_storages: set[Node]) -> SavedValue:
+def _saved_value(
+    node: Node, roots: dict[Node, Node], outputs: set[Node], output_storages: set[Node], readers: Sequence[Node]
+) -> SavedValue:
     root, value = roots[node], node.meta.get("val")
     if is_symbolic(node):
         kind = "symbolic size"
@@ -129,8 +156,18 @@ def _saved_value(node: Node, roots: dict[Node, Node], outputs: set[Node], output
         nbytes=_storage_size(node),
         storage=root.name,
         operator="" if node.op == "placeholder" else operator_name(_producer(node)),
+        reason=_reason(node, readers) if kind == "activation" else "",
         source=source_line(node),
     )
+
+
+def _reason(node: Node, readers: Sequence[Node]) -> str:
+    for said in (node, _producer(node)):
+        if "saved_because" in said.meta:
+            return printable(str(said.meta["saved_because"]))
+    names = ", ".join(reader.name for reader in readers[:MOST_READERS])
+    more = f" and {len(readers) - MOST_READERS} more" if len(readers) > MOST_READERS else ""
+    return f"read by {names}{more}" if readers else ""
 
 
 def _storage_size(node: Node) -> int | None:

@@ -7,15 +7,16 @@ from itertools import zip_longest
 
 import torch
 
+from aotkit.inspection.costs import recomputation_costs, total_cost
 from aotkit.inspection.lines import Line, backward_lines, forward_lines, input_labels, value_label
 from aotkit.inspection.nodes import bytes_name, is_operation, size_hint, tensor_type_name
-from aotkit.inspection.saved import SavedValue, recomputed, recomputed_views, saved_values, storage_bytes
+from aotkit.inspection.saved import SavedValue, recomputed_views, saved_values, storage_bytes
 from aotkit.inspection.source import printable
 from aotkit.interfaces import Graphs
 
 _GAP = " | "
 _NARROWEST_COLUMN = 58
-COLUMNS = ("name", "type", "bytes", "kind", "operator", "source")
+COLUMNS = ("name", "type", "bytes", "operator", "why", "source")
 
 
 def render_text(graphs: Graphs, width: int | None = None) -> str:
@@ -55,8 +56,8 @@ def table_rows(graphs: Graphs) -> list[tuple[str, ...]]:
                 value.name,
                 value.kind if value.dtype is None else tensor_type_name(value.dtype, value.shape),
                 size,
-                value_label(value, names),
                 f"{value.operator} of {value.storage}" if shared else value.operator,
+                value.reason or value_label(value, names),
                 f"{value.source}  {value.source.code}" if value.source else "",
             )
         )
@@ -68,11 +69,12 @@ def totals(graphs: Graphs) -> list[str]:
     values = saved_values(graphs)
     activations = [value for value in values if value.kind == "activation"]
     alive = [value for value in values if value.dtype is not None and value.kind != "activation"]
-    again, views = recomputed(graphs), recomputed_views(graphs)
+    again, views = recomputation_costs(graphs), recomputed_views(graphs)
+    cost = f"; {total_cost(again.values())}" if again else ""
     lines = [
         f"saved activations: {_total(activations)}",
         f"inputs, outputs and their views (alive anyway): {_total(alive)}",
-        f"recomputed: {_count(len(again), 'operation')}" + _names([node.name for node in again]),
+        f"recomputed: {_count(len(again), 'operation')}{_names([node.name for node in again])}{cost}",
     ]
     if views:
         lines.append(f"views taken again: {len(views)}" + _names([node.name for node in views]))

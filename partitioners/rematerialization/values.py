@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch.fx import GraphModule, Node
-from torch.utils.checkpoint import CheckpointPolicy
 
-from aotkit.aot.partition import Sides, is_random, is_symbol, is_tensor, is_view, must_recompute, storages
+from aotkit.aot.partition import Sides, is_random, is_symbol, is_tensor, is_view, must_recompute, must_save, storages
 
 
 @dataclass
@@ -40,7 +39,7 @@ def values_of(joint: GraphModule, sides: Sides) -> Values:
     nodes = [node for node in joint.graph.nodes if node.op != "output" and node not in sides.backward]
     number = {node: i for i, node in enumerate(nodes)}
     alive = {storage for node in (*sides.inputs, *sides.outputs) for storage in storages(node)}
-    repeatable = [_is_repeatable(node) for node in nodes]
+    repeatable = [why_once(node) is None for node in nodes]
     constant: list[bool] = []
     for node in nodes:
         is_constant = all(constant[number[i]] or is_symbol(i) for i in node.all_input_nodes)
@@ -76,15 +75,18 @@ def _bytes_kept(node: Node, alive: set[Any], repeatable: bool) -> int | None:
     return sum(size for storage, size in storages(node).items() if storage not in alive)
 
 
-def _is_repeatable(node: Node) -> bool:
+def why_once(node: Node) -> str | None:
+    """Why a value cannot be computed a second time, in the backward pass; None: it can."""
     if node.op == "get_attr":
-        return True
-    if node.op != "call_function" or node.is_impure(impure_random=False):
-        return False
+        return None
+    if node.op != "call_function":
+        return "input"
+    if node.is_impure(impure_random=False):
+        return "side effect"
     if is_symbol(node) and any(is_tensor(i) for i in node.all_input_nodes):
-        return False  # a size is saved itself, rather than the tensor that it can be read from
+        return "size of a tensor"  # saved itself, rather than the tensor that it can be read from
     if must_recompute(node):
-        return True  # a random draw too: torch then replays the state of its generator
-    return node.meta.get("recompute") not in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE) and (
-        not is_random(node)
-    )
+        return None  # a random draw too: torch then replays the state of its generator
+    if must_save(node):
+        return str(node.meta.get("saved_because", "tagged by torch.utils.checkpoint"))
+    return "random" if is_random(node) else None

@@ -66,10 +66,10 @@ class Reader(HTMLParser):
 def test_markdown_holds_table_totals_and_both_graphs(cut: Graphs) -> None:
     text = render_markdown(cut)
     assert text == cut._repr_markdown_()
-    assert "| name | type | bytes | kind | operator | source |" in text
+    assert "| name | type | bytes | operator | why | source |" in text
     assert "8.0 MiB" in text
     assert text.count("```text\n") == 2
-    assert "cos: f32[1024, 2048] = cos(add)  ~ recomputed" in text
+    assert "cos: f32[1024, 2048] = cos(add)  ~ recomputed: 16.0 MiB moved" in text
 
 
 def test_markdown_rows_have_as_many_cells_as_the_header(hostile: Graphs) -> None:

@@ -53,15 +53,15 @@ def test_consecutive_operations_share_one_source_comment(cut: Graphs) -> None:
 
 def test_recomputed_lines_are_marked(cut: Graphs) -> None:
     marked = [line for line in render_text(cut, 80).splitlines() if "~ recomputed" in line]
-    assert marked == ["  cos: f32[1024, 2048] = cos(add)  ~ recomputed"]
+    assert marked == ["  cos: f32[1024, 2048] = cos(add)  ~ recomputed: 16.0 MiB moved"]
 
 
 def test_table_and_totals(cut: Graphs) -> None:
     table = render_text(cut, 160).split("saved for backward\n")[1]
-    for text in ("add ", "f32[1024, 2048]", "8.0 MiB", "activation", "test_text.py:", "x = a + b"):
+    for text in ("add ", "f32[1024, 2048]", "8.0 MiB", "read by cos, sin", "test_text.py:", "x = a + b"):
         assert text in table.splitlines()[1]
     assert "saved activations: 8.0 MiB in 1 storage (1 value)" in table
-    assert "recomputed: 1 operation: cos" in table
+    assert "recomputed: 1 operation: cos; 16.0 MiB moved" in table
 
 
 @pytest.mark.parametrize("width", [80, 119, 120, 140, 200])

@@ -1,0 +1,75 @@
+"""What each operation that backward repeats costs."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.fx import Node
+
+from aotkit.inspection.nodes import bytes_name, flops_name, seconds_name, size_hint, storage_of
+from aotkit.inspection.saved import recomputed
+from aotkit.interfaces import Graphs
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one operation, or of several together.
+
+    Attributes:
+        nbytes: read and written, each tensor as a whole; None if a size depends on data.
+        flops: of matrix products, convolutions and attention.
+        seconds: by the partitioner's estimate; None if it has made none.
+    """
+
+    nbytes: int | None
+    flops: int
+    seconds: float | None
+
+    def __str__(self) -> str:
+        parts = [f"{bytes_name(self.nbytes)} moved"]
+        if self.flops:
+            parts.append(flops_name(self.flops))
+        if self.seconds is not None:
+            parts.append(f"about {seconds_name(self.seconds)}")
+        return ", ".join(parts)
+
+
+def recomputation_costs(graphs: Graphs) -> dict[Node, Cost]:
+    """What each operation of backward costs that forward had done already, in the order of the graph."""
+    return {node: _cost(node) for node in recomputed(graphs)}
+
+
+def total_cost(costs: Collection[Cost]) -> Cost:
+    """The sum; what is unknown of one is unknown of all."""
+    sizes, times = [cost.nbytes for cost in costs], [cost.seconds for cost in costs]
+    return Cost(
+        nbytes=None if None in sizes else sum(size for size in sizes if size is not None),
+        flops=sum(cost.flops for cost in costs),
+        seconds=None if None in times else sum(time for time in times if time is not None),
+    )
+
+
+def bytes_moved(node: Node) -> int | None:
+    """The bytes that an operation reads and writes; None if a size depends on data."""
+    sizes = [_nbytes(value) for n in (node, *node.all_input_nodes) for value in _tensors(n)]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def _cost(node: Node) -> Cost:
+    from aotkit.aot.partition import flops
+
+    is_described = all("val" in n.meta for n in (node, *node.all_input_nodes))
+    return Cost(bytes_moved(node), flops(node) if is_described else 0, node.meta.get("recompute_seconds"))
+
+
+def _tensors(node: Node) -> list[Tensor]:
+    value = node.meta.get("val")
+    return [v for v in (value if isinstance(value, list | tuple) else [value]) if isinstance(v, Tensor)]
+
+
+def _nbytes(value: Tensor) -> int | None:
+    """Of the elements, but not more than there are in memory: an expanded tensor repeats them."""
+    sizes = [size_hint(value.numel() * value.element_size())]
+    if (storage := storage_of(value)) is not None:
+        sizes.append(size_hint(storage.nbytes()))
+    return None if None in sizes else min(size for size in sizes if size is not None)

@@ -16,9 +16,9 @@ class Cost:
     """Of one operation, or of several together.
 
     Attributes:
-        nbytes: read and written, each tensor as a whole; None if a size depends on data.
+        nbytes: read and written by a kernel of its own, each tensor as a whole; None if a size depends on data.
         flops: of matrix products, convolutions and attention.
-        seconds: by the partitioner's estimate; None if it has made none.
+        seconds: by the partitioner's estimate, which may count on fusion; None if it has made none.
     """
 
     nbytes: int | None

@@ -25,11 +25,12 @@ def leave_reasons(values: Values, chosen: Collection[int], times: Sequence[Cost]
         times: that recomputing each value takes, without its inputs, in `roofline.UNIT`, if the choice was one of
             time within a budget; None: expensive work never runs again, and bytes alone count.
     """
-    there = {i for i, kept in enumerate(values.kept) if kept == 0 or i in chosen}
-    again = set(_computed(values, values.needed, there))
-    for i in sorted(there):
+    there = {*chosen, *(i for i, kept in enumerate(values.kept) if kept == 0)}
+    again = _computed(values, values.needed, there)
+    known = there.union(again)
+    for i in there:
         if values.kept[i]:
-            missing = _computed(values, [i], (there - {i}) | again)
+            missing = [i, *_computed(values, values.inputs[i], known)]
             values.nodes[i].meta["saved_because"] = _reason(values, i, missing, times)
     if times is not None:
         for i in again:

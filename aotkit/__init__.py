@@ -6,6 +6,7 @@ from aotkit.compiled_function import CompiledFunction
 from aotkit.compiler import compile
 from aotkit.errors import (
     AotkitError,
+    BudgetError,
     CompileError,
     DuplicateNameError,
     EagerFallbackWarning,
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AotkitError",
     "Backend",
+    "BudgetError",
     "CheckReport",
     "CompileError",
     "CompiledFunction",

@@ -28,6 +28,21 @@ class CompileError(AotkitError, RuntimeError):
     """A backend or partitioner raised, or returned something that is not its contract."""
 
 
+class BudgetError(CompileError):
+    """No partition keeps within the memory that it was given.
+
+    Attributes:
+        least: bytes with which there is one.
+    """
+
+    def __init__(self, message: str, least: int) -> None:
+        super().__init__(message)
+        self.least = least
+
+    def __reduce__(self) -> tuple[type, tuple[str, int]]:
+        return type(self), (str(self), self.least)
+
+
 class MismatchError(AotkitError, AssertionError):
     """The compiled function's outputs, gradients or mutations differ from eager's."""
 

@@ -26,7 +26,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from aotkit.aot.partition import Sides, classify, default_partition, extract_forward_backward, is_symbol, simplify
-from aotkit.errors import CompileError
+from aotkit.errors import BudgetError, CompileError
 from aotkit.inspection.nodes import bytes_name
 from aotkit.interfaces import Partitioner
 from aotkit.partitioners.rematerialization.blocks import solve
@@ -58,6 +58,9 @@ def partition(
     return _split(choose, joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
 
+Choose = Callable[[Values, Sides], Collection[int]]  # the numbers of the values to save
+
+
 def budget(limit: int | float | str, device: Device | None = None) -> Partitioner:
     """A partitioner that saves at most `limit`, and computes again what takes the least time.
 
@@ -67,7 +70,7 @@ def budget(limit: int | float | str, device: Device | None = None) -> Partitione
 
     Raises:
         ValueError: it is no such limit.
-        CompileError: from the partitioner: nothing saves so little.
+        BudgetError: from the partitioner: nothing saves so little.
     """
     wanted = parse_limit(limit)
 
@@ -92,19 +95,17 @@ def peak(limit: int | float | str, device: Device | None = None) -> Partitioner:
 
     Raises:
         ValueError: it is no such limit.
-        CompileError: from the partitioner: no partition is known that holds so little.
+        BudgetError: from the partitioner: no partition is known that holds so little.
     """
     wanted = parse_limit(limit)
 
     def choose(values: Values, sides: Sides) -> Collection[int]:
-        return below(
-            wanted, values, tradeoff(values, sides, device or device_of(values)), lifetimes(values, sides)
-        ).saved
+        costs = tradeoff(values, sides, device or device_of(values))
+        chosen = below(wanted, values, costs, lifetimes(values, sides)).saved
+        leave_reasons(values, chosen, costs.time.recompute)
+        return chosen
 
     return _partitioner(choose, f"nx_min_cut.peak({limit!r})")
-
-
-Choose = Callable[[Values, Sides], Collection[int]]  # the numbers of the values to save
 
 
 def _partitioner(choose: Choose, name: str) -> Partitioner:
@@ -153,9 +154,10 @@ def below(limit: Limit, values: Values, costs: Tradeoff, lives: Lifetimes) -> Ch
     try:
         choice, highest = fastest_below(values, costs, lives, most)
     except OverBudget as e:
-        raise CompileError(
+        raise BudgetError(
             f"A peak of {most} bytes ({bytes_name(most)}) was asked for. The smallest one that was found is {e.least} "
-            f"bytes ({bytes_name(e.least)}), of which inputs and parameters take {bytes_name(lives.held)}."
+            f"bytes ({bytes_name(e.least)}), of which inputs and parameters take {bytes_name(lives.held)}.",
+            e.least,
         ) from None
     _log.info(
         "nx_min_cut holds at most %s of %s at once, and saves %s; no partition within that, which breaks the forward "
@@ -217,6 +219,7 @@ def _explained(values: Values) -> Iterator[None]:
             "what can. Use partition='default', or remove its tag of torch.utils.checkpoint."
         ) from None
     except OverBudget as e:
-        raise CompileError(
-            f"No partition saves so little: the smallest possible budget is {e.least} bytes ({bytes_name(e.least)})."
+        raise BudgetError(
+            f"No partition saves so little: the smallest possible budget is {e.least} bytes ({bytes_name(e.least)}).",
+            e.least,
         ) from None

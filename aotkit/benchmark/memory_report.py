@@ -7,6 +7,7 @@ from typing import Any
 
 from aotkit.alignment import aligned
 from aotkit.benchmark.timing import Spread, spread
+from aotkit.errors import BudgetError
 
 EAGER, TORCH_COMPILE = "eager", "torch.compile"
 HEADING = ("model", "variant", "peak MiB", "simulated", "off by", "step ms", "first step s")
@@ -30,6 +31,7 @@ class Row:
         seconds: of one step, one number a round; empty if it was not timed.
         compile_seconds: of the first step.
         problem: why it was not measured.
+        impossible: whether that is because no partition keeps within the memory that was asked for.
     """
 
     model: str
@@ -39,6 +41,7 @@ class Row:
     seconds: list[float] = field(default_factory=list)
     compile_seconds: float | None = None
     problem: str | None = None
+    impossible: bool = False
 
     @property
     def family(self) -> str:
@@ -61,6 +64,7 @@ class Row:
 
     def fail(self, error: Exception) -> None:
         self.problem = " ".join(f"{type(error).__name__}: {error}".split())
+        self.impossible = isinstance(error, BudgetError)
 
 
 @dataclass
@@ -80,7 +84,7 @@ class MemoryReport:
     @property
     def passed(self) -> bool:
         """Whether every variant ran."""
-        return not any(row.problem for row in self.rows)
+        return not any(row.problem and not row.impossible for row in self.rows)
 
     @property
     def models(self) -> list[str]:
@@ -173,7 +177,7 @@ def _time(measured: Row) -> float:
 
 def _cells(row: Row) -> tuple[str, ...]:
     if row.problem:
-        return (row.model, row.variant, "failed", *[""] * (len(HEADING) - 3))
+        return (row.model, row.variant, "impossible" if row.impossible else "failed", *[""] * (len(HEADING) - 3))
     step = row.step
     return (
         row.model,

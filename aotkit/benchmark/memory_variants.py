@@ -38,10 +38,11 @@ def variants() -> dict[str, Variant]:
 
     A number is a budget: a fraction of what there would be without one.
     """
-    from aotkit.partitioners.nx_min_cut import budget
+    from aotkit.partitioners.nx_min_cut import budget, peak
 
     ours: dict[str, str | Partitioner] = {"min_cut": "min_cut", "nx_min_cut": "nx_min_cut"}
     ours |= {f"nx_min_cut budget {f}": budget(f) for f in TENTHS}
+    ours |= {f"nx_min_cut peak {f}": peak(f) for f in TENTHS}
     return {
         EAGER: Variant(lambda module: module),
         **{f"{TORCH_COMPILE} {f}": Variant(_torch_compile, partial(memory_budget, f)) for f in (*TENTHS, 0.0)},

@@ -20,15 +20,18 @@ from aotkit.partitioners.rematerialization.devices import Device
 from aotkit.recipe import Randomness
 from aotkit.registry import get_partitioner, partitioner_status
 
-BUDGETS = (0.9, 0.7, 0.5, 0.3, 0.1, 0.0)
+FRACTIONS = {
+    "min_cut budget": (0.9, 0.7, 0.5, 0.3, 0.1, 0.0),
+    "nx_min_cut budget": (1.0, 0.9, 0.7, 0.5, 0.3, 0.1),
+    "nx_min_cut peak": (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3),
+}
 
 
 def all_partitioners() -> dict[str, Partitioner]:
     """Name of a row -> partitioner: all that are registered and can be had, and each family under budgets."""
     rows = registered_partitioners()
     for family, within in families(DEVICES["A100"]).items():
-        fractions = BUDGETS if family == "min_cut budget" else (1.0, *BUDGETS[:-1])
-        rows |= {f"{family} {fraction}": within(fraction) for fraction in fractions}
+        rows |= {f"{family} {fraction}": within(fraction) for fraction in FRACTIONS[family]}
     return rows
 
 
@@ -43,9 +46,13 @@ def families(device: Device) -> dict[str, Callable[[float], Partitioner]]:
     Args:
         device: what ours estimate time for.
     """
-    from aotkit.partitioners.nx_min_cut import budget
+    from aotkit.partitioners.nx_min_cut import budget, peak
 
-    return {"min_cut budget": min_cut_within, "nx_min_cut budget": lambda fraction: budget(fraction, device)}
+    return {
+        "min_cut budget": min_cut_within,
+        "nx_min_cut budget": lambda fraction: budget(fraction, device),
+        "nx_min_cut peak": lambda fraction: peak(fraction, device),
+    }
 
 
 def min_cut_within(fraction: float) -> Partitioner:
@@ -129,5 +136,5 @@ def judged(row: Row, partition: Partitioner, joint: Joint) -> Row:
         row.nodes = len(joint.gm.graph.nodes)
         row.evaluation = evaluate(forward, backward, joint.num_outputs)
     except Exception as e:
-        row.problem = " ".join(f"{type(e).__name__}: {e}".split())
+        row.fail(e)
     return row

@@ -7,6 +7,7 @@ from typing import Any
 from aotkit.alignment import aligned
 from aotkit.benchmark.evaluation import Evaluation
 from aotkit.benchmark.kernels import DEVICES
+from aotkit.errors import BudgetError
 
 HEADING = (
     "model", "partition", "saved", "peak", "fused peak", "kernels", *(f"{name} ms" for name in DEVICES),
@@ -32,6 +33,7 @@ class Row:
         nodes: of the joint graph.
         solve_seconds: CPU time of the process while the partitioner ran.
         problem: why there is no evaluation.
+        impossible: whether that is because no partition keeps within the memory that was asked for.
     """
 
     model: str
@@ -40,6 +42,11 @@ class Row:
     solve_seconds: float | None = None
     evaluation: Evaluation | None = None
     problem: str | None = None
+    impossible: bool = False
+
+    def fail(self, error: Exception) -> None:
+        self.problem = " ".join(f"{type(error).__name__}: {error}".split())
+        self.impossible = isinstance(error, BudgetError)
 
 
 @dataclass
@@ -59,7 +66,7 @@ class PartitionersReport:
     @property
     def passed(self) -> bool:
         """Whether every partitioner cut every model that could be had."""
-        return not any(row.problem for row in self.rows if row.partition)
+        return not any(row.problem and not row.impossible for row in self.rows if row.partition)
 
     def json(self) -> dict[str, Any]:
         """Everything that was found, of types that the json module takes: bytes, seconds, FLOP."""
@@ -93,7 +100,7 @@ def _problem(row: Row) -> str:
 def _cells(row: Row) -> tuple[str, ...]:
     found = row.evaluation
     if found is None:
-        return (row.model, row.partition, "failed", *[""] * (len(HEADING) - 3))
+        return (row.model, row.partition, "impossible" if row.impossible else "failed", *[""] * (len(HEADING) - 3))
     memory = (found.saved_bytes, found.peak_bytes, found.fused_peak_bytes)
     return (
         row.model,

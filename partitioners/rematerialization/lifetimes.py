@@ -2,8 +2,8 @@
 
 Time is counted in steps. A *barrier* (a matrix product, a convolution, attention, sorting) is a step of its own; what
 is cheap between two barriers is one step, as compilers fuse it: what is made and read within one step never gets into
-memory. Backward runs in the order of the joint graph, and recomputes each value just before it is first read, so the
-steps are the same whatever is saved.
+memory, and what such a step makes takes the place of what it reads for the last time. Backward runs in the order of the
+joint graph, and recomputes each value just before it is first read, so the steps are the same whatever is saved.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -71,7 +71,7 @@ class Lifetimes:
         spans = [(self.saved_from[i], end[i], self.size[i]) for i in saved if self.size[i]]
         for i in recomputed:
             if self.size[i] and (self.barrier[i] or end[i] > start[i] or i in written):
-                spans.append((start[i], end[i], self.size[i]))
+                spans.append((min(start[i] + (not self.barrier[i]), end[i]), end[i], self.size[i]))
         for i, step in longer.items():
             if step > self.last[i]:
                 spans.append((self.last[i] + 1, step, self.size[i]))
@@ -161,12 +161,12 @@ class _Use:
     @property
     def saved_from(self) -> int:
         """From when on it is alive only if it is saved."""
-        return self.read + 1 if self.written or self.read > self.made else self.made
+        return self.read + 1
 
     def span(self, until: int) -> Span:
         """When it is alive, at least up to some step."""
-        end = max(self.read, until)
-        return self.made, end, self.nbytes if self.written or end > self.made else 0
+        start, end = self.made + (not self.written), max(self.read, until)
+        return min(start, end), end, self.nbytes if start <= end else 0
 
 
 def _numbered(nodes: Iterable[Node], step: int) -> tuple[dict[Node, int], int]:

@@ -19,7 +19,7 @@ saved or recomputed. The cheapest such choice is a minimum cut; `rematerializati
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,6 +42,7 @@ from aotkit.partitioners.rematerialization.tradeoff import Choice, OverBudget, T
 from aotkit.partitioners.rematerialization.values import Values, bytes_of, values_of
 
 _log = logging.getLogger("aotkit")
+USED = 0.97  # of a budget; what leaves more unused is explained
 
 
 def partition(
@@ -76,7 +77,7 @@ def budget(limit: int | float | str, device: Device | None = None) -> Partitione
 
     def choose(values: Values, sides: Sides) -> Collection[int]:
         costs = tradeoff(values, sides, device or device_of(values))
-        chosen = within(wanted, costs).saved
+        chosen = within(wanted, costs, [node.name for node in values.nodes]).saved
         leave_reasons(values, chosen, costs.time.recompute)
         return chosen
 
@@ -137,15 +138,29 @@ def _split(
     return extract_forward_backward(joint, saved, num_fwd_outputs=num_fwd_outputs)
 
 
-def within(limit: Limit, costs: Tradeoff) -> Choice:
-    """The fastest choice within a limit."""
+def within(limit: Limit, costs: Tradeoff, names: Sequence[str]) -> Choice:
+    """The fastest choice within a limit.
+
+    Args:
+        names: of the values.
+    """
     most = limit.of(fastest(costs).kept)
     choice = fastest_within(costs, most)
     _log.info(
-        "nx_min_cut saves %s of %s; no partition within that is faster by more than %.2f %%, by estimated time.",
-        bytes_name(choice.kept), bytes_name(most), 100 * choice.gap,
+        "nx_min_cut saves %s of %s; no partition within that is faster by more than %.2f %%, by estimated time.%s",
+        bytes_name(choice.kept), bytes_name(most), 100 * choice.gap, _why_not_more(choice, most, costs, names),
     )  # fmt: skip
     return choice
+
+
+def _why_not_more(choice: Choice, most: int, costs: Tradeoff, names: Sequence[str]) -> str:
+    """What is too large to use the rest of a budget, if that is more than a few percent."""
+    if choice.indivisible is None or choice.kept >= USED * most:
+        return ""
+    return (
+        f" The smallest value that is worth saving besides, {names[choice.indivisible]}, has "
+        f"{bytes_name(costs.kept[choice.indivisible])}, more than the rest."
+    )
 
 
 def below(limit: Limit, values: Values, costs: Tradeoff, lives: Lifetimes) -> Choice:

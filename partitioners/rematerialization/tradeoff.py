@@ -6,21 +6,22 @@ Dinkelbach's method: the price that makes two choices equal is tried next. On an
 one layer of a network may be recomputed, or two, or three: these are told apart by a split, before which values are
 saved less readily than after it. What is best at any price bounds what any choice within the limit can take.
 
-Where one value is so large that neither with nor without it the limit is met closely, both are tried: saved, and not.
+What is left of the limit is filled with single values (`filling`). Where one value is so large that neither with nor
+without it the limit is met closely, the bound is tightened, and both are tried: saved, and not.
 """
 
 import heapq
 import itertools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from aotkit.partitioners.rematerialization.blocks import Known, solve
+from aotkit.partitioners.rematerialization.filling import Draft, fill, indivisible
 from aotkit.partitioners.rematerialization.problem import Impossible, Problem, total
 
 GAP = 0.01
 MOST_BRANCHES = 8
-MOST_FILLED = 200
 TIE = 2**60  # more than twice the bytes of any graph
 
 
@@ -35,6 +36,7 @@ class Tradeoff:
     time: Problem
     kept: Sequence[int]
     anyway: int = 0
+    _known: dict[tuple[Fraction, int], "Choice"] = field(default_factory=dict, init=False, repr=False)
 
     def choice(self, chosen: Collection[int]) -> "Choice":
         """What saving the chosen values takes."""
@@ -49,7 +51,11 @@ class Tradeoff:
             split: of choices that are equally good, the one that saves little before this value and much after it.
             known: as for `solve`.
         """
+        if (price, split) not in self._known:
+            self._known[price, split] = self._best(price, split, known)
+        return self._known[price, split]
 
+    def _best(self, price: Fraction, split: int, known: Known | None) -> "Choice":
         def priced(value: int, save: int | None) -> int | None:
             if save is None:
                 return None
@@ -70,12 +76,14 @@ class Choice:
         time: what saving and recomputing takes, in units of the problem.
         kept: bytes.
         gap: by what share a better choice within the limit could at most be faster, with what everything else takes.
+        indivisible: the smallest value that would be saved, too, if the limit left as many bytes free as it has.
     """
 
     saved: frozenset[int]
     time: int
     kept: int
     gap: float = 0.0
+    indivisible: int | None = None
 
 
 class OverBudget(Exception):
@@ -109,8 +117,8 @@ def fastest_within(tradeoff: Tradeoff, limit: int) -> Choice:
         Impossible: there is no choice at all.
     """
     number = itertools.count()
-    edge = _edge(tradeoff, limit)
-    best, open_ = edge.best, [(edge.bound, next(number), edge)]
+    root = _edge(tradeoff, limit)
+    best, open_ = _filled(tradeoff, root.best, limit), [(root.bound, next(number), root)]
     settled = Fraction(best.time)  # the least bound of what is not branched any further
     for _ in range(MOST_BRANCHES):
         if not open_ or _gap(tradeoff, best, min(open_[0][0], settled)) <= GAP:
@@ -119,14 +127,16 @@ def fastest_within(tradeoff: Tradeoff, limit: int) -> Choice:
         if (value := edge.indivisible(limit)) is None:
             settled = min(settled, bound)
             continue
+        if (tighter := _bound_in_multiples(edge.tradeoff, limit, tradeoff.kept[value])) > bound:
+            heapq.heappush(open_, (tighter, next(number), edge))
+            continue
         for branch in _with_and_without(edge.tradeoff, value):
             try:
                 found = _edge(branch, limit)
             except (OverBudget, Impossible):
                 continue
             heapq.heappush(open_, (found.bound, next(number), found))
-            best = min(best, found.best, key=lambda c: c.time)
-    best = _filled(tradeoff, best, limit)
+            best = min(best, _filled(tradeoff, found.best, limit), key=lambda c: c.time)
     return replace(best, gap=_gap(tradeoff, best, min([settled, *(bound for bound, *_ in open_)])))
 
 
@@ -155,18 +165,7 @@ class _Edge:
 
 
 def _edge(tradeoff: Tradeoff, limit: int) -> _Edge:
-    above = fastest(tradeoff)
-    if above.kept <= limit:
-        return _Edge(tradeoff, above, Fraction(above.time), frozenset())
-    below = smallest(tradeoff)
-    if below.kept > limit:
-        raise OverBudget(below.kept)
-    while True:
-        price = Fraction(below.time - above.time, above.kept - below.kept)
-        middle = tradeoff.best(price)
-        if middle.time + price * middle.kept >= above.time + price * above.kept:
-            break
-        above, below = (middle, below) if middle.kept > limit else (above, middle)
+    above, below, price = _ends(tradeoff, limit)
     disputed = sorted(above.saved ^ below.saved)
     best, low, high = below, 0, len(disputed)
     while high - low > 1:
@@ -180,17 +179,37 @@ def _edge(tradeoff: Tradeoff, limit: int) -> _Edge:
     return _Edge(tradeoff, best, bound, frozenset(disputed))
 
 
+def _ends(tradeoff: Tradeoff, limit: int) -> tuple[Choice, Choice, Fraction]:
+    """The two choices between which the hull crosses the limit, and the price at which they are equally good."""
+    above = fastest(tradeoff)
+    if above.kept <= limit:
+        return above, above, Fraction(0)
+    below = smallest(tradeoff)
+    if below.kept > limit:
+        raise OverBudget(below.kept)
+    while True:
+        price = Fraction(below.time - above.time, above.kept - below.kept)
+        middle = tradeoff.best(price)
+        if middle.time + price * middle.kept >= above.time + price * above.kept:
+            return above, below, price
+        above, below = (middle, below) if middle.kept > limit else (above, middle)
+
+
+def _bound_in_multiples(tradeoff: Tradeoff, limit: int, size: int) -> Fraction:
+    """What no choice within a limit can be faster than, if bytes count in multiples of a size, rounded down.
+
+    So much a choice within the limit takes at most of the limit rounded down. If most of the memory is in values of
+    about that size, what is between two multiples cannot be used.
+    """
+    rounded = replace(tradeoff, kept=[kept // size for kept in tradeoff.kept])
+    above, _, price = _ends(rounded, limit // size)
+    return above.time + price * (above.kept - limit // size)
+
+
 def _filled(tradeoff: Tradeoff, choice: Choice, limit: int) -> Choice:
-    """Save more values, large ones first, where that takes less time and keeps within the limit."""
-    choice = tradeoff.choice(choice.saved)  # what a branch had to save may not be read
-    _, recomputed = tradeoff.time.resolve(choice.saved)
-    small = [v for v in recomputed if 0 < tradeoff.kept[v] <= limit - choice.kept]
-    for value in sorted(small, key=lambda v: -tradeoff.kept[v])[:MOST_FILLED]:
-        if tradeoff.kept[value] <= limit - choice.kept:
-            found = tradeoff.choice(choice.saved | {value})
-            if found.time < choice.time and found.kept <= limit:
-                choice = found
-    return choice
+    draft = Draft(tradeoff.time, tradeoff.kept, choice.saved)
+    fill(draft, limit)
+    return replace(tradeoff.choice(draft.saved), indivisible=indivisible(draft, limit))
 
 
 def _with_and_without(tradeoff: Tradeoff, value: int) -> Sequence[Tradeoff]:

@@ -3,13 +3,13 @@
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from aotkit.partitioners.rematerialization.blocks import solve
+from aotkit.partitioners.rematerialization.filling import Draft
 from aotkit.partitioners.rematerialization.problem import Impossible, Problem
 from aotkit.partitioners.rematerialization.tradeoff import Choice, OverBudget, Tradeoff, fastest_within
+from tests.partitioners.mixed_integer import by_mixed_integer_programming
 
 
 def random_problem(draw: random.Random, size: int) -> Problem:
@@ -50,44 +50,12 @@ def test_the_choice_is_the_best(seed):
             assert problem.cost(solve(problem)) == best, problem
 
 
-def by_milp(problem: Problem) -> int:
-    """The least cost by mixed-integer programming, with HiGHS."""
-    size = len(problem.inputs)
-    there, again = range(size), range(size, 2 * size)
-    costs, largest = np.zeros(2 * size), np.ones(2 * size)
-    rows: list[np.ndarray] = []
-
-    def at_most(lesser: int, greater: int) -> None:
-        row = np.zeros(2 * size)
-        row[lesser], row[greater] = 1, -1
-        rows.append(row)
-
-    for v in range(size):
-        save, recompute = problem.save[v], problem.recompute[v]
-        at_most(again[v], there[v])
-        if save is None:
-            at_most(there[v], again[v])
-        if recompute is None:
-            largest[again[v]] = 0
-        costs[there[v]] += save or 0
-        costs[again[v]] += (recompute or 0) - (save or 0)
-        for i in problem.inputs[v]:
-            at_most(again[v], there[i])
-    least = np.zeros(2 * size)
-    least[list(problem.needed)] = 1
-    found = milp(
-        costs, constraints=LinearConstraint(np.array(rows), ub=0), integrality=1, bounds=Bounds(least, largest)
-    )
-    assert found.success
-    return round(found.fun)
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_large_choices_are_as_good_as_by_mixed_integer_programming(seed):
     draw = random.Random(seed)
     problem = random_problem(draw, 120)
     problem = replace(problem, save=[s or draw.randint(1, 9) for s in problem.save], needed=range(100, 120))
-    assert problem.cost(solve(problem)) == by_milp(problem)
+    assert problem.cost(solve(problem)) == round(by_mixed_integer_programming(problem).cost)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -134,3 +102,32 @@ def test_equal_layers_are_told_apart():
         choice = fastest_within(tradeoff, 100 * (2 * layers - 1 - recomputed))
         assert choice.kept == 100 * (2 * layers - 1 - recomputed)
         assert choice.gap == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_draft_takes_at_each_step_what_its_choice_takes(seed):
+    draw = random.Random(seed)
+    for _ in range(20):
+        problem = random_problem(draw, draw.randint(4, 30))
+        tradeoff = Tradeoff(problem, [draw.randint(1, 30) if save else 0 for save in problem.save])
+        possible = [v for v, save in enumerate(problem.save) if save]
+        draft = Draft(problem, tradeoff.kept, [])
+        for value in draw.choices(possible, k=20):
+            draft.toggle(value)
+            if cost(problem, draft.saved) is None:
+                assert draft.stuck
+            else:
+                choice = tradeoff.choice(draft.saved)
+                assert (draft.time, draft.kept, draft.stuck) == (choice.time, choice.kept, 0)
+
+
+def test_a_value_that_does_not_fit_replaces_others_and_what_leaves_a_budget_unused_is_named():
+    """Four values that are needed, of 5, 3, 3 and 1 bytes; the first is worth most."""
+    problem = Problem(inputs=[[]] * 4, save=[1] * 4, recompute=[90, 50, 50, 10], needed=range(4))
+    tradeoff = Tradeoff(problem, [5, 3, 3, 1])
+    assert fastest_within(tradeoff, 7).saved == {1, 2, 3}
+    found = fastest_within(tradeoff, 5)
+    assert (found.saved, found.indivisible) == ({0}, 3)
+    found = fastest_within(replace(tradeoff, kept=[5, 3, 3, 3]), 7)
+    assert (found.kept, found.indivisible) == (6, 3)
+    assert fastest_within(tradeoff, 12).indivisible is None

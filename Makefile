@@ -32,8 +32,8 @@ lint: install  ## check style and formatting
 types: install  ## check types
 	$(PY) -m mypy
 
-sweep: install  ## run the long comparisons: random calls, all pairs of the matrix, false alarms, all operators (hours; continues)
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m sweep tests/test_safety_calls.py tests/test_matrix.py tests/testing
+sweep: install  ## run the long comparisons: random calls, all pairs of the matrix, false alarms, all operators, partitions of large models (hours; continues)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m sweep tests/test_safety_calls.py tests/test_matrix.py tests/testing tests/partitioners
 	$(PY) -m pytest -m sweep tests/sweep -s
 
 clean:  ## remove the environment and every cache; keeps the results of a sweep

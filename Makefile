@@ -32,7 +32,7 @@ lint: install  ## check style and formatting
 types: install  ## check types
 	$(PY) -m mypy
 
-sweep: install  ## run the long comparisons: random calls, all pairs of the matrix, false alarms, all operators, partitions of large models (hours; continues)
+sweep: install  ## run the long comparisons: random calls, all pairs of the matrix, false alarms, all operators, large models (hours; continues)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m sweep tests/test_safety_calls.py tests/test_matrix.py tests/testing tests/partitioners
 	$(PY) -m pytest -m sweep tests/sweep -s
 

@@ -132,8 +132,8 @@ def test_no_choice_within_a_budget_is_faster_than_its_certificate_says(name, fra
 @pytest.mark.parametrize("name", NETWORKS)
 def test_more_memory_is_used_and_never_takes_more_time(name):
     costs = costs_of(name).time
-    least, most = smallest(costs).kept, fastest(costs).kept
-    limits = [least + (most - least) * i // 19 for i in range(20)]
+    lowest, highest = smallest(costs).kept, fastest(costs).kept
+    limits = [lowest + (highest - lowest) * i // 19 for i in range(20)]
     choices = [fastest_within(costs, limit) for limit in limits]
     for (less, before), (more, after) in pairwise(zip(limits, choices, strict=True)):
         assert after.time <= before.time, (less, more)

@@ -123,6 +123,22 @@ def test_what_was_saved_is_told(split, caplog):
     assert "saves 16.0 KiB of 20.0 KiB" in caplog.text
 
 
+def test_a_value_that_leaves_a_budget_unused_is_named(split, caplog):
+    x, w = torch.randn(64, 64, requires_grad=True), torch.randn(64, 64, requires_grad=True)
+
+    def message(limit):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "aotkit"):
+            split(nx_min_cut.budget(limit, DEVICE), lambda x, w: ((x @ w).tanh() @ w).tanh() @ w @ w, x, w)
+        return caplog.text
+
+    told = message("40KiB")
+    assert "saves 32.0 KiB of 40.0 KiB" in told
+    assert re.search(r"The smallest value that is worth saving besides, mm\w*, has 16.0 KiB, more than the rest", told)
+    assert "worth saving" not in message("32KiB")
+    assert "worth saving" not in message(1.0)
+
+
 def test_names_in_messages():
     fn = aotkit.compile(lambda x: x.sin(), backend="nop", partition=nx_min_cut.budget("2GiB"))
     x = torch.randn(4, requires_grad=True)

@@ -21,7 +21,7 @@ from aotkit.aot import (
     sparing_retained,
     sparse_nodes,
 )
-from aotkit.errors import AotkitError, CompileError, TraceError
+from aotkit.errors import AotkitError, BudgetError, CompileError, TraceError
 from aotkit.inspection import credit_backward
 from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Graphs, Partitioner
 
@@ -127,7 +127,7 @@ class Pipeline:
 
 
 class _Blame:
-    """Turns whatever a plug-in raises into a CompileError that shows the graph."""
+    """Turns whatever a plug-in raises into a CompileError that shows the graph, but for what needs no graph."""
 
     def __init__(self, what: str, gm: GraphModule) -> None:
         self._what = what
@@ -139,7 +139,7 @@ class _Blame:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if not isinstance(error, Exception) or (isinstance(error, AotkitError) and not isinstance(error, CompileError)):
             return
-        if isinstance(error, CompileError) and hasattr(error, "graph"):
+        if isinstance(error, BudgetError) or (isinstance(error, CompileError) and hasattr(error, "graph")):
             return
         detail = str(error) if isinstance(error, CompileError) else f"{type(error).__name__}: {error}"
         wrapped = CompileError(f"{self._what}: {detail}\n{_code(self._gm)}")

@@ -35,7 +35,7 @@ from aotkit.partitioners.rematerialization.devices import Device, device_of
 from aotkit.partitioners.rematerialization.lifetimes import Lifetimes, lifetimes
 from aotkit.partitioners.rematerialization.limits import Limit, parse_limit
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
-from aotkit.partitioners.rematerialization.peak import fastest_below, peak_of
+from aotkit.partitioners.rematerialization.peak import fastest_below, paths_of, peak_of
 from aotkit.partitioners.rematerialization.problem import Impossible, Problem
 from aotkit.partitioners.rematerialization.reasons import leave_reasons
 from aotkit.partitioners.rematerialization.roofline import tradeoff
@@ -184,7 +184,7 @@ def below(limit: Limit, values: Values, costs: Tradeoff, lives: Lifetimes) -> Ch
     """The fastest choice found whose peak is below a limit."""
     most = limit.of(peak_of(fastest(costs), costs, lives))
     try:
-        choice, highest = fastest_below(values, costs, lives, most)
+        choice, highest = fastest_below(paths_of(values, costs, lives), costs, lives, most)
     except OverBudget as e:
         raise BudgetError(
             f"A peak of {most} bytes ({bytes_name(most)}) was asked for. The smallest one that was found is {e.least} "

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -28,25 +29,33 @@ STARTS = 3
 ATTEMPTS = 4
 
 
-def fastest_below(values: Values, costs: Tradeoff, lifetimes: Lifetimes, limit: int) -> tuple[Choice, int]:
+def paths_of(values: Values, costs: Tradeoff, lifetimes: Lifetimes) -> "Paths":
+    """All ways to cut a joint graph that are tried.
+
+    Raises:
+        Impossible: there is none.
+    """
+    with outside_fake_mode():
+        return Paths(list(segments(values, costs, lifetimes)), lifetimes)
+
+
+def fastest_below(paths: "Paths", costs: Tradeoff, lifetimes: Lifetimes, limit: int) -> tuple[Choice, int]:
     """(the fastest choice found whose peak is within a limit, its peak).
 
     Its gap is among all that break the forward pass at the same places.
 
     Raises:
         OverBudget: none was found.
-        Impossible: there is no choice at all.
     """
-    with outside_fake_mode():
-        paths = Paths(list(segments(values, costs, lifetimes)), lifetimes)
-        target = limit
-        for _ in range(ATTEMPTS):
+    target = limit
+    for _ in range(ATTEMPTS):
+        with outside_fake_mode():
             path, gap = paths.fastest_below(target)
-            choice = costs.choice({value for number in path.segments for value in paths.segments[number].saved})
-            peak = peak_of(choice, costs, lifetimes)
-            if peak <= limit:
-                return replace(choice, gap=gap / max(costs.anyway + choice.time, 1)), peak
-            target -= peak - limit  # what is recomputed in one segment may be kept for another
+        choice = costs.choice({value for number in path.segments for value in paths.segments[number].saved})
+        peak = peak_of(choice, costs, lifetimes)
+        if peak <= limit:
+            return replace(choice, gap=gap / max(costs.anyway + choice.time, 1)), peak
+        target -= peak - limit  # what is recomputed in one segment may be kept for another
     raise OverBudget(peak)
 
 
@@ -113,6 +122,7 @@ class Paths:
             path.append(by[start])
         return path[::-1]
 
+    @cached_property
     def explored(self) -> tuple[list[Path], list[tuple[float, float]]]:
         """(paths of which none is slower and larger than another, lower bounds).
 
@@ -138,7 +148,7 @@ class Paths:
         Raises:
             OverBudget: none is.
         """
-        found, bounds = self.explored()
+        found, bounds = self.explored
         within = [path for path in found if path.peak <= limit]
         beyond = found[len(within) :]
         if not within:

@@ -6,6 +6,7 @@ graph, so they are compared on every call. Both happen in one generated function
 """
 
 import collections
+import contextvars
 import dataclasses
 import functools
 import types
@@ -20,7 +21,7 @@ from aotkit.constants import constant_set, is_constant
 from aotkit.errors import EagerOnly, TraceError
 from aotkit.guards import HOOKS, MODULE_STATE, Guard, GuardSource
 from aotkit.objects import RECORDS, data_of_class, is_inert, is_trusted, slot_names, state_of
-from aotkit.substitution import MISSING, Slot
+from aotkit.places import MISSING, Attribute, ContextVariable, Item, Place, Slot
 
 MOST_OBJECTS = 100_000
 TENSOR_ATTRIBUTES = frozenset(dir(nn.Parameter))
@@ -83,10 +84,10 @@ class Walk:
             self._source.require_no_attributes([name for name, tensor in tensors.items() if not vars(tensor)])
         return self._source.compile(list(tensors))
 
-    def visit(self, value: Any, path: str, name: str, slot: tuple[Any, Any, bool] | None) -> None:
-        """Visit what the expression `path` stands for; `slot` is where it is kept: container, key, is an attribute."""
-        if slot is not None:
-            self.slots.append(Slot(name, *slot, value))
+    def visit(self, value: Any, path: str, name: str, place: Place | None) -> None:
+        """Visit what the expression `path` stands for; `place` is where it is kept."""
+        if place is not None:
+            self.slots.append(Slot(name, place, value))
         if is_constant(value):
             self._source.require_constant(path, value)
             return
@@ -127,6 +128,8 @@ class Walk:
                 return self._namespace
             case functools._lru_cache_wrapper():
                 return self._cached
+            case contextvars.ContextVar():
+                return self._context_variable
             case _ if dataclasses.is_dataclass(value):
                 return self._dataclass
             case _ if type(value).__module__ == "aotkit.compiled_function":
@@ -164,7 +167,7 @@ class Walk:
         # A subclass may compute something else in its own `__getitem__`.
         get = "{}[{}]" if type(value).__getitem__ is dict.__getitem__ else "dict.__getitem__({}, {})"
         for key, item in list(dict.items(value)):
-            self.visit(item, get.format(variable, self._source.bind(key)), f"{name}[{key!r}]", (value, key, False))
+            self.visit(item, get.format(variable, self._source.bind(key)), f"{name}[{key!r}]", Item(value, key))
         if type(value) not in _PLAIN_CONTAINERS:
             self._attributes(value, variable, name)
 
@@ -175,7 +178,7 @@ class Walk:
         self._source.require_type(variable, value)
         self._source.require(f"len({variable}) == {len(value)}")
         for i, item in enumerate(value):
-            self.visit(item, f"{variable}[{i}]", f"{name}[{i}]", (value, i, False) if mutable else None)
+            self.visit(item, f"{variable}[{i}]", f"{name}[{i}]", Item(value, i) if mutable else None)
         if type(value) not in _PLAIN_CONTAINERS:
             self._attributes(value, variable, name)
 
@@ -194,7 +197,7 @@ class Walk:
             members = state[group]
             self.containers.append((name, members))
             for key, member in members.items():
-                self.visit(member, found[group, key], f"{prefix}{key}", (members, key, False))
+                self.visit(member, found[group, key], f"{prefix}{key}", Item(members, key))
         for hooks in filter(state.get, HOOKS):
             self.visit(state[hooks], f"{variable}.{hooks}", f"{prefix}{hooks}", None)
         self._attributes(value, variable, name)
@@ -203,7 +206,7 @@ class Walk:
         self._source.require_type(variable, value)
         for key in slot_names(type(value)):
             if hasattr(value, key):
-                self.visit(getattr(value, key), f"{variable}.{key}", f"{name}.{key}", (value, key, True))
+                self.visit(getattr(value, key), f"{variable}.{key}", f"{name}.{key}", Attribute(value, key))
             else:
                 self._source.require(f"not hasattr({variable}, {key!r})")
         self._attributes(value, variable, name)
@@ -212,8 +215,8 @@ class Walk:
         self._source.require_type(variable, value)
         for field in dataclasses.fields(value):
             if hasattr(value, field.name):
-                path, slot = f"{variable}.{field.name}", (value, field.name, True)
-                self.visit(getattr(value, field.name), path, f"{name}.{field.name}", slot)
+                path, place = f"{variable}.{field.name}", Attribute(value, field.name)
+                self.visit(getattr(value, field.name), path, f"{name}.{field.name}", place)
         self._attributes(value, variable, name)
 
     def _compiled(self, value: Any, variable: str, name: str) -> None:
@@ -224,6 +227,14 @@ class Walk:
         self._inert(value, variable, name)
         self.caches.append(value)
         self.visit(value.__wrapped__, f"{variable}.__wrapped__", name, None)
+
+    def _context_variable(self, value: "contextvars.ContextVar[Any]", variable: str, name: str) -> None:
+        """What it holds in the context of a call, and its default if that is nothing."""
+        self._inert(value, variable, name)
+        place = ContextVariable(value)
+        self.visit(place.get(), f"{variable}.get({self._source.bind(MISSING)})", name, place)
+        if (default := place.default()) is not MISSING:
+            self.visit(default, f"{variable}.get()", name, None)
 
     def _partial(self, value: "functools.partial[Any]", variable: str, name: str) -> None:
         self._source.require_type(variable, value)
@@ -250,16 +261,16 @@ class Walk:
         self.mentioned |= attribute_names(value.__code__)
         for i, free in enumerate(value.__code__.co_freevars):
             cell = value.__closure__[i]  # type: ignore[index]
-            slot = (cell, "cell_contents", True)
+            place = Attribute(cell, "cell_contents")
             try:
                 held = cell.cell_contents
             except ValueError:  # not assigned yet
-                self.slots.append(Slot(free, *slot, MISSING))
+                self.slots.append(Slot(free, place, MISSING))
                 continue
-            self.visit(held, f"{variable}.__closure__[{i}].cell_contents", free, slot)
+            self.visit(held, f"{variable}.__closure__[{i}].cell_contents", free, place)
         if not is_root:  # the root's own defaults are bound as arguments
             for part in ("__defaults__", "__kwdefaults__"):
-                self.visit(getattr(value, part), f"{variable}.{part}", f"{name}.{part}", (value, part, True))
+                self.visit(getattr(value, part), f"{variable}.{part}", f"{name}.{part}", Attribute(value, part))
         self._state(value, variable, name, everything=False)
         self._read_globals(value, variable)
         for module in imported_modules(value.__code__):
@@ -269,9 +280,9 @@ class Walk:
         held = function.__globals__
         for key in sorted(global_names(function.__code__)):
             if key in held:
-                self.visit(held[key], f"{variable}.__globals__[{key!r}]", key, (held, key, False))
+                self.visit(held[key], f"{variable}.__globals__[{key!r}]", key, Item(held, key))
             else:
-                self.slots.append(Slot(key, held, key, False, MISSING))
+                self.slots.append(Slot(key, Item(held, key), MISSING))
                 self._source.require(f"{key!r} not in {variable}.__globals__")
 
     def _namespace(self, value: Any, variable: str, name: str) -> None:
@@ -290,7 +301,7 @@ class Walk:
                         self.visit(function, path + accessor, f"{name}.{key}", None)
                 is_data = not any(functions_of(held)) and not isinstance(held, property | staticmethod | classmethod)
                 if key in self._filter and is_data and not key.startswith("__"):
-                    self.visit(held, path, f"{name}.{key}", (base, key, True))
+                    self.visit(held, path, f"{name}.{key}", Attribute(base, key))
 
     # Attributes.
 
@@ -309,7 +320,7 @@ class Walk:
         self._state(value, variable, name, everything=unspelled or isinstance(value, RECORDS))
         for base, key, held in data_of_class(cls, sorted(self._filter & set(dir(cls)) - state_of(value).keys())):
             path = f"{self._source.bind(base)}.__dict__[{key!r}]"
-            self.visit(held, path, f"{name}.{key}", (base, key, True))
+            self.visit(held, path, f"{name}.{key}", Attribute(base, key))
 
     def _state(self, value: Any, variable: str, name: str, *, everything: bool) -> None:
         """The `__dict__` of an object: those of its attributes that code mentions, and that there are no others."""
@@ -324,7 +335,7 @@ class Walk:
             if key in MODULE_STATE and isinstance(value, nn.Module):
                 continue
             if everything or key in self._filter or key in ("forward", "__wrapped__"):
-                self.visit(state[key], f"{variable}.__dict__[{key!r}]", f"{prefix}{key}", (state, key, False))
+                self.visit(state[key], f"{variable}.__dict__[{key!r}]", f"{prefix}{key}", Item(state, key))
 
 
 def _is_key(value: Any) -> bool:

@@ -40,7 +40,7 @@ INERT = (
 # Objects of the standard library whose contents change and cannot be compared.
 CHANGEABLE = (
     collections.abc.Iterator, collections.abc.MappingView, types.MappingProxyType, bytearray, memoryview, array.array,
-    random.Random, contextvars.ContextVar, type(os.environ), io.IOBase,
+    random.Random, contextvars.Context, contextvars.Token, type(os.environ), io.IOBase,
 )  # fmt: skip
 
 

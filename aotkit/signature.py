@@ -13,6 +13,7 @@ from aotkit.arguments import Arguments
 from aotkit.captures import Walk
 from aotkit.copies import Plan, run_on_copies
 from aotkit.errors import AotkitError, OwnError, TraceError
+from aotkit.places import in_copied_context
 from aotkit.random import Draws, SeedNeeded, new_seed
 from aotkit.recipe import Recipe
 from aotkit.substitution import substituted
@@ -46,9 +47,12 @@ class Signature:
         with self.running(doing, tensors) as outputs:
             return outputs
 
-    @contextmanager
-    def running(self, doing: str, tensors: Sequence[Any]) -> Iterator[Any]:
+    def running(self, doing: str, tensors: Sequence[Any]) -> AbstractContextManager[Any]:
         """The same, for as long as the outputs are used: a backward pass may run parts of the function again."""
+        return in_copied_context(self._running(doing, tensors))
+
+    @contextmanager
+    def _running(self, doing: str, tensors: Sequence[Any]) -> Iterator[Any]:
         tensors = self._stand_ins(tensors)
         n = len(self._arguments.tensors)
         captured = self._walk.tensors

@@ -1,14 +1,14 @@
 """Run a function with other tensors in the places where it finds its captured ones, and undo whatever it changes."""
 
 import collections
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 
 from aotkit.errors import TraceError
+from aotkit.places import Slot
 
 # What torch's modules recompute from their parameters on every call.
 CACHES = {nn.RNNBase: ("_flat_weights", "_flat_weight_refs")}
@@ -19,57 +19,6 @@ class Progress:
 
     begun = 0
     ended = 0
-
-
-class _Missing:
-    """Stands for no value at all."""
-
-
-MISSING = _Missing()
-
-
-class Slot(NamedTuple):
-    """A place in which a function finds a value.
-
-    Attributes:
-        name: what messages call it.
-        container: a dict, list or deque, or an object if the value is one of its attributes.
-    """
-
-    name: str
-    container: Any
-    key: Any
-    is_attribute: bool
-    value: Any
-
-    def put(self, value: Any) -> None:
-        """Put another value there."""
-        if value is MISSING:
-            self._clear()
-        elif self.is_attribute:
-            is_own = isinstance(self.container, types.CellType | types.ModuleType | types.FunctionType | type)
-            (setattr if is_own else object.__setattr__)(self.container, self.key, value)  # frozen dataclasses too
-        elif isinstance(self.container, dict):  # a subclass may do something else in its own methods
-            dict.__setitem__(self.container, self.key, value)
-        else:
-            self.container[self.key] = value
-
-    def _clear(self) -> None:
-        if self.is_attribute:
-            delattr(self.container, self.key)
-        else:
-            del self.container[self.key]
-
-    def get(self) -> Any:
-        """What is there now; MISSING if nothing is."""
-        try:
-            if self.is_attribute:
-                is_class = isinstance(self.container, type)
-                return vars(self.container)[self.key] if is_class else getattr(self.container, self.key)
-            get = dict.__getitem__ if isinstance(self.container, dict) else type(self.container).__getitem__
-            return get(self.container, self.key)
-        except (AttributeError, IndexError, KeyError, ValueError):
-            return MISSING
 
 
 @contextmanager
@@ -100,12 +49,12 @@ def substituted(
             cache.cache_clear()
         for slot in slots:
             if (new := _replace(slot.value, replacements)) is not slot.value:
-                slot.put(new)
+                slot.place.put(new)
         between = [_copy(container) for _, container in containers]
-        placed = [slot.get() for slot in slots]
+        placed = [slot.place.get() for slot in slots]
         yield
         for slot, was in zip(slots, placed, strict=True):
-            if slot.get() is not was and not _is_cache(slot.name):
+            if slot.place.get() is not was and not _is_cache(slot.name):
                 changed = changed or slot.name
         for (name, container), was in zip(containers, between, strict=True):
             changed = changed or _difference(name, container, was)
@@ -114,8 +63,8 @@ def substituted(
             if not _identical(container, was):
                 _restore(container, was)
         for slot in slots:
-            if slot.get() is not slot.value:
-                slot.put(slot.value)
+            if slot.place.get() is not slot.value:
+                slot.place.put(slot.value)
         for cache in caches:
             cache.cache_clear()
         Progress.ended += 1

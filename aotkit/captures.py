@@ -10,17 +10,17 @@ import contextvars
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from aotkit.code_names import UNSPELLED, attribute_names, functions_of, global_names, imported_modules, methods
+from aotkit import code_names
 from aotkit.constants import constant_set, is_constant
 from aotkit.errors import EagerOnly, TraceError
 from aotkit.guards import HOOKS, MODULE_STATE, Guard, GuardSource
-from aotkit.objects import RECORDS, data_of_class, is_inert, is_trusted, slot_names, state_of
+from aotkit.objects import RECORDS, data_of_class, has_state, is_inert, is_key, is_trusted, slot_names, state_of
 from aotkit.places import MISSING, Attribute, ContextVariable, Item, Place, Slot
 
 MOST_OBJECTS = 100_000
@@ -29,25 +29,26 @@ _PLAIN_CONTAINERS = (dict, list, tuple, collections.OrderedDict, collections.def
 
 
 Root = tuple[str, Any, str]  # an expression, the object that it stands for, and a name for people
+Codes = Collection[types.CodeType]
 
 
-def find_captures(source: GuardSource, roots: Sequence[Root], arguments: Mapping[str, Tensor]) -> tuple[Guard, "Walk"]:
-    """Walk from `roots`: what the guard finds and compares, and the tensors and their slots as they are now.
+def find_captures(source: GuardSource, roots: Sequence[Root], followed: Codes | None) -> "Walk":
+    """Walk from `roots` to the tensors and their slots as they are now, and to what a guard finds and compares.
 
     Args:
         source: what a guard does before.
-        arguments: variables of `source` that hold tensors, which the guard returns first.
+        followed: the code to look into; None: all of the user's.
 
     Raises:
         EagerOnly: the function reads something that can be neither fetched nor compared.
     """
     mentioned: set[str] = set()
     while True:
-        walk = Walk(mentioned, source.copy())
+        walk = Walk(mentioned, source.copy(), followed)
         for path, root, name in roots:
             walk.visit(root, path, name, None)
         if walk.mentioned == mentioned:
-            return walk.compile(arguments), walk
+            return walk
         mentioned = walk.mentioned
 
 
@@ -61,9 +62,10 @@ class Walk:
         containers: named dicts, lists and sets that it could change.
         caches: functions with `functools.cache`.
         generators: random generators.
+        unfollowed: the code of functions that were not looked into.
     """
 
-    def __init__(self, mentioned: set[str], source: GuardSource) -> None:
+    def __init__(self, mentioned: set[str], source: GuardSource, followed: Codes | None) -> None:
         self._filter = mentioned
         self.mentioned = set(mentioned)
         self.tensors: dict[int, tuple[str, Tensor]] = {}
@@ -71,6 +73,8 @@ class Walk:
         self.containers: list[tuple[str, Any]] = []
         self.caches: list[Any] = []
         self.generators: list[torch.Generator] = []
+        self.unfollowed: set[types.CodeType] = set()
+        self._followed = followed
         self._variables: dict[int, str] = {}
         self._methods: set[tuple[type, str, str]] = set()
         self._alive: list[Any] = []  # ids are unique only among living objects
@@ -78,9 +82,9 @@ class Walk:
         self._at_root = True
 
     def compile(self, arguments: Mapping[str, Tensor]) -> Guard:
-        """The function that compares, and fetches these variables and the tensors found."""
+        """The function that compares, and fetches the tensors in these variables and those found."""
         tensors = {**arguments, **{self._variables[i]: tensor for i, (_, tensor) in self.tensors.items()}}
-        if self._filter - TENSOR_ATTRIBUTES or self._filter & UNSPELLED:
+        if self._filter - TENSOR_ATTRIBUTES or self._filter & code_names.UNSPELLED:
             self._source.require_no_attributes([name for name, tensor in tensors.items() if not vars(tensor)])
         return self._source.compile(list(tensors))
 
@@ -136,7 +140,7 @@ class Walk:
                 return self._compiled
             case _ if is_inert(value):
                 return self._inert
-            case _ if isinstance(value, RECORDS) or (not is_trusted(type(value)) and _has_state(value)):
+            case _ if isinstance(value, RECORDS) or (not is_trusted(type(value)) and has_state(value)):
                 return self._object
             case _:
                 return self._changeable
@@ -159,7 +163,7 @@ class Walk:
             self._state(value, variable, name, everything=False)
 
     def _dict(self, value: dict[Any, Any], variable: str, name: str) -> None:
-        if not all(map(_is_key, dict.keys(value))):
+        if not all(map(is_key, dict.keys(value))):
             self._changeable(value, variable, name)
         self.containers.append((name, value))
         self._source.require_type(variable, value)
@@ -183,7 +187,7 @@ class Walk:
             self._attributes(value, variable, name)
 
     def _set(self, value: Any, variable: str, name: str) -> None:
-        if not all(map(_is_key, value)):
+        if not all(map(is_key, value)):
             self._changeable(value, variable, name)
         self.containers.append((name, value))
         self._source.require_type(variable, value)
@@ -258,7 +262,10 @@ class Walk:
             return
         is_root, self._at_root = self._at_root, False
         self._source.require(f"{variable}.__code__ is {self._source.bind(value.__code__)}")
-        self.mentioned |= attribute_names(value.__code__)
+        if self._followed is not None and value.__code__ not in self._followed:
+            self.unfollowed.add(value.__code__)
+            return
+        self.mentioned |= code_names.attribute_names(value.__code__)
         for i, free in enumerate(value.__code__.co_freevars):
             cell = value.__closure__[i]  # type: ignore[index]
             place = Attribute(cell, "cell_contents")
@@ -273,12 +280,12 @@ class Walk:
                 self.visit(getattr(value, part), f"{variable}.{part}", f"{name}.{part}", Attribute(value, part))
         self._state(value, variable, name, everything=False)
         self._read_globals(value, variable)
-        for module in imported_modules(value.__code__):
+        for module in code_names.imported_modules(value.__code__):
             self.visit(module, self._source.bind(module), module.__name__, None)
 
     def _read_globals(self, function: types.FunctionType, variable: str) -> None:
         held = function.__globals__
-        for key in sorted(global_names(function.__code__)):
+        for key in sorted(code_names.global_names(function.__code__)):
             if key in held:
                 self.visit(held[key], f"{variable}.__globals__[{key!r}]", key, Item(held, key))
             else:
@@ -296,27 +303,29 @@ class Walk:
             bound = self._source.bind(base)
             for key, held in list(vars(base).items()):
                 path = f"{bound}.__dict__[{key!r}]"
-                if key in self._filter or (key.startswith("__") and isinstance(value, type)):
-                    for accessor, function in functions_of(held):
+                if key in self._filter or (isinstance(value, type) and code_names.is_implicit(value, key)):
+                    for accessor, function in code_names.functions_of(held):
                         self.visit(function, path + accessor, f"{name}.{key}", None)
-                is_data = not any(functions_of(held)) and not isinstance(held, property | staticmethod | classmethod)
+                is_data = not any(code_names.functions_of(held)) and not isinstance(
+                    held, property | staticmethod | classmethod
+                )
                 if key in self._filter and is_data and not key.startswith("__"):
                     self.visit(held, path, f"{name}.{key}", Attribute(base, key))
 
     # Attributes.
 
     def _attributes(self, value: Any, variable: str, name: str) -> None:
-        """What code mentions of an object: its own attributes, its methods, and the data of its class."""
+        """What code mentions of an object: its own attributes, its code_names.methods, and the data of its class."""
         cls = type(value)
-        for base, key, path, method in methods(cls, self._filter):
+        for base, key, path, method in code_names.methods(cls, self._filter):
             if (base, key, path) in self._methods:
                 continue
             self._methods.add((base, key, path))
             if is_trusted(base):
-                self.mentioned |= attribute_names(method.__code__)
+                self.mentioned |= code_names.attribute_names(method.__code__)
             else:
                 self.visit(method, f"{self._source.bind(base)}.__dict__[{key!r}]{path}", f"{base.__name__}.{key}", None)
-        unspelled = bool(self._filter & UNSPELLED) and not is_trusted(cls)
+        unspelled = bool(self._filter & code_names.UNSPELLED) and not is_trusted(cls)
         self._state(value, variable, name, everything=unspelled or isinstance(value, RECORDS))
         for base, key, held in data_of_class(cls, sorted(self._filter & set(dir(cls)) - state_of(value).keys())):
             path = f"{self._source.bind(base)}.__dict__[{key!r}]"
@@ -336,12 +345,3 @@ class Walk:
                 continue
             if everything or key in self._filter or key in ("forward", "__wrapped__"):
                 self.visit(state[key], f"{variable}.__dict__[{key!r}]", f"{prefix}{key}", Item(state, key))
-
-
-def _is_key(value: Any) -> bool:
-    """Whether a member of a set or a key of a dict can be compared: a constant, or a class."""
-    return is_constant(value) or isinstance(value, type)
-
-
-def _has_state(value: Any) -> bool:
-    return bool(slot_names(type(value))) or bool(state_of(value)) or hasattr(value, "__dict__")

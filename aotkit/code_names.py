@@ -7,12 +7,16 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import nn
 
 # Names through which code can read any attribute without spelling it.
 UNSPELLED = frozenset(
     {"getattr", "vars", "__dict__", "__getattribute__", "attrgetter", "asdict", "astuple", "getmembers", "eval", "exec"}
 )
+
+# What autograd calls of a user's `torch.autograd.Function`.
+OF_AUTOGRAD = frozenset({"forward", "setup_context", "backward", "vjp", "jvp", "vmap"})
 
 
 @functools.cache
@@ -52,6 +56,11 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from nested(constant)
+
+
+def is_implicit(cls: type, name: str) -> bool:
+    """Whether Python or autograd calls this function of a class although no code names it."""
+    return name.startswith("__") or (issubclass(cls, torch.autograd.Function) and name in OF_AUTOGRAD)
 
 
 def methods(cls: type, mentioned: set[str]) -> Iterator[tuple[type, str, str, types.FunctionType]]:

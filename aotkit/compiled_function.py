@@ -22,6 +22,7 @@ from aotkit.comparison import CheckReport
 from aotkit.dynamo import DynamoFunction
 from aotkit.entry import Entry, Failure, new_entry
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, warn_of_fallback
+from aotkit.executed import Followed, Unfollowed, executed_by
 from aotkit.explanation import Explanation
 from aotkit.family import Families, Found
 from aotkit.guards import ArgumentGuard, Guard, GuardSource
@@ -36,6 +37,7 @@ from aotkit.verdicts import EagerVerdicts
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 Capture = Literal["aot", "dynamo"]
 OnError = Literal["raise", "eager"]
 
@@ -92,6 +94,7 @@ class CompiledFunction(Generic[P, R]):
         self._families = Families(self._recipe.name)
         self._verdicts = EagerVerdicts(self._recipe.name)
         self._recompilations = Recompilations(self._recipe.name)
+        self._followed: Followed | None = None  # None: all code within reach is
         self._dynamo = DynamoFunction(self._recipe, check, on_error) if capture == "dynamo" else None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -168,9 +171,13 @@ class CompiledFunction(Generic[P, R]):
         with aot.COMPILE_LOCK:
             entry = self._entry(args, kwargs)
             given = self._parameters.canonical(args, kwargs)
-            signature, _, _ = self._signature(*given, flatten(*given))
+
+            def compare() -> CheckReport:
+                signature, _, _ = self._signature(*given, flatten(*given))
+                return entry.compare(self._recipe, signature, outcome_in_eager(signature))
+
             try:
-                report = entry.compare(self._recipe, signature, outcome_in_eager(signature))
+                report = self._looking_further(compare)
             except OwnError as e:
                 raise e.error from None
         raise_if_different(report)
@@ -244,7 +251,8 @@ class CompiledFunction(Generic[P, R]):
         arguments = flatten(args, kwargs)
         self._verdicts.consult(arguments)
         with aot.COMPILE_LOCK, self._verdicts.learning(arguments):
-            return self._families.find(args, kwargs) or self._compile(args, kwargs, arguments)
+            compile = functools.partial(self._compile, args, kwargs, arguments)
+            return self._families.find(args, kwargs) or self._looking_further(compile)
 
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Arguments) -> Found:
         signature, guard, walk = self._signature(args, kwargs, arguments)
@@ -267,12 +275,34 @@ class CompiledFunction(Generic[P, R]):
         given = ArgumentGuard(source, args, kwargs)
         fn = self.__wrapped__
         objects = zip(given.objects, given.objects.values(), object_names, strict=True)
-        guard, walk = find_captures(source, [(source.bind(fn), fn, _root_name(fn)), *objects], given.tensors)
-        return Signature(self._recipe, arguments, walk, names), guard, walk
+        roots = [(source.bind(fn), fn, _root_name(fn)), *objects]
+        walk = self._walk(functools.partial(find_captures, source, roots), arguments)
+        return Signature(self._recipe, arguments, walk, names), walk.compile(given.tensors), walk
+
+    def _walk(self, find: Callable[[Followed | None], Walk], arguments: Arguments) -> Walk:
+        """Look into all functions within reach; where that fails, into those alone that run."""
+        try:
+            return find(self._followed)
+        except (EagerOnly, TraceError):
+            if self._followed is not None:
+                raise
+            self._followed = executed_by(self.__wrapped__, arguments, find)
+            return find(self._followed)
+
+    def _looking_further(self, attempt: Callable[[], T]) -> T:
+        """Try again as long as functions run that were not looked into."""
+        while True:
+            try:
+                return attempt()
+            except Unfollowed as e:
+                assert self._followed is not None
+                self._followed |= {e.code}
 
     def _try_entry(self, signature: Signature) -> Entry | Failure:
         try:
-            want = outcome_in_eager(signature) if self._check else None
+            # Its backward pass, which may run functions too, is not watched while it is traced.
+            ran = outcome_in_eager(signature) if self._check or signature.is_watched else None
+            want = ran if self._check else None
             return new_entry(self._recipe, signature, want)
         except AotkitError as e:
             if self._on_error == "raise":

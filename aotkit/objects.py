@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from aotkit.constants import is_constant
+
 # Code of these packages computes from its arguments alone, as far as a graph is concerned.
 TRUSTED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "functorch", "numpy", "aotkit"}
 # Functions to compile that come with aotkit are written as users write them.
@@ -91,6 +93,16 @@ def state_of(value: Any) -> dict[str, Any]:
         return object.__getattribute__(value, "__dict__")  # type: ignore[no-any-return]
     except AttributeError:
         return {}
+
+
+def has_state(value: Any) -> bool:
+    """Whether an object can have attributes."""
+    return bool(slot_names(type(value))) or bool(state_of(value)) or hasattr(value, "__dict__")
+
+
+def is_key(value: Any) -> bool:
+    """Whether a member of a set or a key of a dict can be compared: a constant, or a class."""
+    return is_constant(value) or isinstance(value, type)
 
 
 def data_of_class(cls: type, names: Sequence[str]) -> list[tuple[type, str, Any]]:

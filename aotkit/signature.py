@@ -13,6 +13,7 @@ from aotkit.arguments import Arguments
 from aotkit.captures import Walk
 from aotkit.copies import Plan, run_on_copies
 from aotkit.errors import AotkitError, OwnError, TraceError
+from aotkit.executed import watching
 from aotkit.places import in_copied_context
 from aotkit.random import Draws, SeedNeeded, new_seed
 from aotkit.recipe import Recipe
@@ -27,6 +28,7 @@ class Signature:
         tensors: all tensors, arguments first.
         names: one for each.
         generators: random generators that the function draws from, besides torch's own.
+        is_watched: whether some functions must not run, as they were not looked into.
         seeded: whether a seed follows the tensors as one more input, since the function draws shared random numbers.
     """
 
@@ -40,6 +42,7 @@ class Signature:
         self.generators = walk.generators
         self.seeded = False
         self._shares_random = recipe.random == "shared"
+        self.is_watched = bool(walk.unfollowed)
         self.static = [False] * len(arguments.tensors) + [True] * len(self.captured)
 
     def run(self, doing: str, tensors: Sequence[Any]) -> Any:
@@ -60,7 +63,7 @@ class Signature:
         before = pytree.tree_flatten((args, kwargs))
         replacements = dict(zip(captured, tensors[n:], strict=True))
         walk = self._walk
-        with substituted(walk.slots, walk.containers, walk.caches, replacements, doing):
+        with watching(walk.unfollowed), substituted(walk.slots, walk.containers, walk.caches, replacements, doing):
             outputs = self._fn(*args, **kwargs)
             leaves, spec = pytree.tree_flatten((args, kwargs))
             if spec != before[1] or any(a is not b for a, b in zip(leaves, before[0], strict=True)):

@@ -125,6 +125,37 @@ def test_globals_of_called_functions(compile):
     yield f(x)
 
 
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * SCALE
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (SCALE + CONFIG.shift)
+
+
+@agrees(graphs=3)
+def test_globals_of_a_function_of_autograd(compile):
+    global SCALE
+    f = compile(lambda x: Scaled.apply(x))
+
+    def step():
+        x = torch.ones(3, requires_grad=True)
+        f(x).sum().backward()
+        return x.grad
+
+    yield step()
+    try:
+        SCALE = 5.0
+        yield step()
+        CONFIG.shift = 4.0
+        yield step()
+    finally:
+        SCALE, CONFIG.shift = 2.0, 1.0
+    yield step()
+
+
 @agrees
 def test_attributes_of_an_object(compile):
     config = Config()

@@ -21,6 +21,7 @@ from aotkit.aot.environment import (
     why_eager,
     without_saved_tensor_hooks,
 )
+from aotkit.aot.fakes import Fakes
 from aotkit.aot.graphs import (
     boxed,
     copy_graph,
@@ -66,6 +67,7 @@ __all__ = [
     "SWITCHES",
     "Compiled",
     "CompiledGraphs",
+    "Fakes",
     "SharedRandom",
     "TensorReads",
     "are_alike",

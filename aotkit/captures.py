@@ -10,7 +10,7 @@ import contextvars
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -24,6 +24,8 @@ from aotkit.objects import RECORDS, data_of_class, has_state, is_inert, is_key, 
 from aotkit.places import MISSING, Attribute, ContextVariable, Item, Place, Slot
 
 MOST_OBJECTS = 100_000
+# Of every module, besides MODULE_STATE: read by name, if at all.
+BOOKKEEPING = frozenset(vars(nn.Module()))
 TENSOR_ATTRIBUTES = frozenset(dir(nn.Parameter))
 _PLAIN_CONTAINERS = (dict, list, tuple, collections.OrderedDict, collections.defaultdict, collections.deque)
 
@@ -32,17 +34,19 @@ Root = tuple[str, Any, str]  # an expression, the object that it stands for, and
 Codes = Collection[types.CodeType]
 
 
-def find_captures(source: GuardSource, roots: Sequence[Root], followed: Codes | None) -> "Walk":
+def find_captures(
+    source: GuardSource, roots: Sequence[Root], followed: Codes | None, mentioned: Set[str] = frozenset()
+) -> "Walk":
     """Walk from `roots` to the tensors and their slots as they are now, and to what a guard finds and compares.
 
     Args:
         source: what a guard does before.
         followed: the code to look into; None: all of the user's.
+        mentioned: names known to be mentioned by that code.
 
     Raises:
         EagerOnly: the function reads something that can be neither fetched nor compared.
     """
-    mentioned: set[str] = set()
     while True:
         walk = Walk(mentioned, source.copy(), followed)
         for path, root, name in roots:
@@ -65,7 +69,7 @@ class Walk:
         unfollowed: the code of functions that were not looked into.
     """
 
-    def __init__(self, mentioned: set[str], source: GuardSource, followed: Codes | None) -> None:
+    def __init__(self, mentioned: Set[str], source: GuardSource, followed: Codes | None) -> None:
         self._filter = mentioned
         self.mentioned = set(mentioned)
         self.tensors: dict[int, tuple[str, Tensor]] = {}
@@ -306,16 +310,14 @@ class Walk:
                 if key in self._filter or (isinstance(value, type) and code_names.is_implicit(value, key)):
                     for accessor, function in code_names.functions_of(held):
                         self.visit(function, path + accessor, f"{name}.{key}", None)
-                is_data = not any(code_names.functions_of(held)) and not isinstance(
-                    held, property | staticmethod | classmethod
-                )
-                if key in self._filter and is_data and not key.startswith("__"):
+                is_code = any(code_names.functions_of(held)) or isinstance(held, property | staticmethod | classmethod)
+                if key in self._filter and not is_code and not key.startswith("__"):
                     self.visit(held, path, f"{name}.{key}", Attribute(base, key))
 
     # Attributes.
 
     def _attributes(self, value: Any, variable: str, name: str) -> None:
-        """What code mentions of an object: its own attributes, its code_names.methods, and the data of its class."""
+        """What code mentions of an object: its own attributes, its methods, and the data of its class."""
         cls = type(value)
         for base, key, path, method in code_names.methods(cls, self._filter):
             if (base, key, path) in self._methods:
@@ -340,8 +342,9 @@ class Walk:
         if not isinstance(value, nn.Module):
             self._source.require_keys(f"{variable}.__dict__", list(state))
         prefix = f"{name}." if name else ""
+        own = BOOKKEEPING if isinstance(value, nn.Module) else ()
         for key in list(state):
-            if key in MODULE_STATE and isinstance(value, nn.Module):
+            if own and key in MODULE_STATE:
                 continue
-            if everything or key in self._filter or key in ("forward", "__wrapped__"):
+            if (everything and key not in own) or key in self._filter or key in ("forward", "__wrapped__"):
                 self.visit(state[key], f"{variable}.__dict__[{key!r}]", f"{prefix}{key}", Item(state, key))

@@ -4,7 +4,7 @@ import dis
 import functools
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ def is_implicit(cls: type, name: str) -> bool:
     return name.startswith("__") or (issubclass(cls, torch.autograd.Function) and name in OF_AUTOGRAD)
 
 
-def methods(cls: type, mentioned: set[str]) -> Iterator[tuple[type, str, str, types.FunctionType]]:
+def methods(cls: type, mentioned: Set[str]) -> Iterator[tuple[type, str, str, types.FunctionType]]:
     """The methods of `cls` that code mentioning these names may run: special ones, `forward`, and those named.
 
     Yields (base class, name, path from the class's attribute to the function, function).

@@ -279,7 +279,7 @@ class CompiledFunction(Generic[P, R]):
         walk = self._walk(functools.partial(find_captures, source, roots), arguments)
         return Signature(self._recipe, arguments, walk, names), walk.compile(given.tensors), walk
 
-    def _walk(self, find: Callable[[Followed | None], Walk], arguments: Arguments) -> Walk:
+    def _walk(self, find: Callable[..., Walk], arguments: Arguments) -> Walk:
         """Look into all functions within reach; where that fails, into those alone that run."""
         try:
             return find(self._followed)

@@ -5,7 +5,7 @@ A library's function may be one step away from all that its package does: one en
 
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Set
 from contextlib import ExitStack, contextmanager, suppress
 from types import CodeType, FrameType
 from typing import Any, TypeVar
@@ -83,25 +83,25 @@ def watching(unfollowed: Collection[CodeType]) -> Iterator[None]:
         raise met[0]
 
 
-def executed_by(fn: Callable[..., Any], arguments: Arguments, find: Callable[[Followed], Walk]) -> Followed:
+def executed_by(fn: Callable[..., Any], arguments: Arguments, find: Callable[[Followed, Set[str]], Walk]) -> Followed:
     """The code that a call of `fn` runs, up to its first error, on fake tensors; whatever else it changes is undone.
 
     Args:
-        find: looks into this code alone.
+        find: looks into this code alone, which mentions these names.
 
     Raises:
         EagerOnly: some of it reads something that can be neither fetched nor compared; that has not run.
     """
     followed: Followed = frozenset()
     refusal: list[EagerOnly] = []
-    walk = find(followed)
+    walk = find(followed, frozenset())
     fakes = aot.Fakes()
 
     with suppress(Exception), in_copied_context(ExitStack()) as undo, fakes.running():
 
         def look_into(code: CodeType) -> None:
             nonlocal followed, walk
-            walk = find(followed | {code})
+            walk = find(followed | {code}, walk.mentioned)
             followed |= {code}
             replacements = {i: fakes.of(tensor) for i, (_, tensor) in walk.tensors.items()}
             undo.enter_context(substituted(walk.slots, walk.containers, walk.caches, replacements, "looked at"))

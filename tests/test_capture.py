@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import aotkit
+from aotkit.benchmark import transformers_models
 
 # Dynamo looks at `.grad` of what a graph break passes on; so does plain torch.compile.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
@@ -96,6 +97,47 @@ def test_a_language_model(partitioner):
         out = call(input_ids=tokens, labels=tokens)
         runs.append((out.loss, out.logits, *torch.autograd.grad(out.loss, list(model.parameters()))))
     torch.testing.assert_close(runs[1], runs[0])
+
+
+@pytest.fixture
+def language_model():
+    """GPT-2, whose library reaches files, the network and the environment, but does not run that."""
+    pytest.importorskip("transformers", minversion="5", reason="needs Hugging Face transformers 5")
+    model, (tokens, labels) = transformers_models.gpt2(layers=1, heads=2, width=16, batch=2, length=8)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    with transformers_models.single_sequences():
+        yield model, (tokens.random_(100), labels.random_(100))
+
+
+def test_a_language_model_draws_shared_random_numbers(language_model):
+    model, inputs = language_model
+    compiled = aotkit.compile(model.train(), backend="nop")
+    graphs = compiled.graphs(*inputs)
+    assert graphs.input_names[-1] == "seed"
+    assert torch.ops.aten.native_dropout.default not in {node.target for node in graphs.joint.graph.nodes}
+    assert compiled.report(*inputs).passed
+
+
+def test_a_language_model_may_change(language_model):
+    model, inputs = language_model
+    compiled = aotkit.compile(model.eval(), backend="nop", check=False)
+    losses = []
+
+    def agree():
+        torch.testing.assert_close(compiled(*inputs), loss := model(*inputs))
+        assert compiled.graphs(*inputs)
+        losses.append(loss.item())
+
+    agree()
+    model.model.transformer.h[0].attn.scaling *= 10
+    agree()
+    model.model.loss_type = "ForMaskedLM"
+    agree()
+    model.model.config._attn_implementation = "eager"
+    model.model.lm_head.register_forward_hook(lambda module, args, output: output * 2)
+    agree()
+    assert len(set(losses)) == 4
 
 
 # Modules.

@@ -55,7 +55,7 @@ def _torch_compile(module: nn.Module) -> Callable[..., Tensor]:
 
 
 def _aotkit(module: nn.Module, partition: str | Partitioner) -> Callable[..., Tensor]:
-    return compile(module, backend="inductor", partition=partition, capture="dynamo", check=False)
+    return compile(module, backend="inductor", partition=partition, check=False)
 
 
 def build(name: str, device: str) -> Model:

@@ -97,5 +97,7 @@ def llama(layers: int = 8, heads: int = 16, width: int = 2048, batch: int = 4, l
 
 def vit() -> Model:
     """ViT base."""
-    model = _loss("ViT", "ForImageClassification", ("pixel_values", "labels"), num_labels=1000)
+    # A model that is not told its kind of problem notes it at its first call.
+    settings = {"num_labels": 1000, "problem_type": "single_label_classification"}
+    model = _loss("ViT", "ForImageClassification", ("pixel_values", "labels"), **settings)
     return model, (torch.zeros(32, 3, 224, 224), torch.zeros(32, dtype=torch.long))

@@ -26,7 +26,6 @@ PRICES = 24
 ROUNDS = 20
 RATE = 4.0  # of the multiplicative weights
 STARTS = 3
-ATTEMPTS = 4
 
 
 def paths_of(values: Values, costs: Tradeoff, lifetimes: Lifetimes) -> "Paths":
@@ -47,16 +46,23 @@ def fastest_below(paths: "Paths", costs: Tradeoff, lifetimes: Lifetimes, limit: 
     Raises:
         OverBudget: none was found.
     """
-    target = limit
-    for _ in range(ATTEMPTS):
-        with outside_fake_mode():
-            path, gap = paths.fastest_below(target)
+
+    def cut(path: Path) -> tuple[Choice, int]:
         choice = costs.choice({value for number in path.segments for value in paths.segments[number].saved})
-        peak = peak_of(choice, costs, lifetimes)
-        if peak <= limit:
-            return replace(choice, gap=gap / max(costs.anyway + choice.time, 1)), peak
-        target -= peak - limit  # what is recomputed in one segment may be kept for another
-    raise OverBudget(peak)
+        gap = paths.gap(path, limit) / max(costs.anyway + choice.time, 1)
+        return replace(choice, gap=gap), peak_of(choice, costs, lifetimes)
+
+    with outside_fake_mode():
+        target = limit
+        while target >= paths.smallest.peak:
+            choice, peak = cut(paths.fastest_below(target))
+            if peak <= limit:
+                return choice, peak
+            target -= max(peak - limit, limit // 100)  # what is recomputed in one segment may be kept for another
+        choice, peak = cut(paths.smallest)
+        if peak > limit:
+            raise OverBudget(peak)
+        return choice, peak
 
 
 def peak_of(choice: Choice, costs: Tradeoff, lifetimes: Lifetimes) -> int:
@@ -142,21 +148,24 @@ class Paths:
                 weights = weights / weights.sum()
         return _best(found), bounds
 
-    def fastest_below(self, limit: float) -> tuple[Path, float]:
-        """(the fastest path found whose peak is within a limit, by how much time a better path may be faster at most).
+    @property
+    def smallest(self) -> Path:
+        """Of those that are known."""
+        return self.explored[0][0]
 
-        Raises:
-            OverBudget: none is.
-        """
-        found, bounds = self.explored
+    def fastest_below(self, limit: float) -> Path:
+        """The fastest path found whose peak is within a limit, which is not below that of the smallest one."""
+        found, _ = self.explored
         within = [path for path in found if path.peak <= limit]
         beyond = found[len(within) :]
-        if not within:
-            raise OverBudget(int(found[0].peak))
         starts = within[-STARTS:]
         starts = [self.crossed(path, other, limit) for path in starts for other in (path, *beyond[:STARTS])]
-        best = min((self.improved(path, limit) for path in starts), key=lambda path: path.time)
-        return best, max(0.0, best.time - max(least - price * limit for price, least in bounds))
+        return min((self.improved(path, limit) for path in starts), key=lambda path: path.time)
+
+    def gap(self, path: Path, limit: float) -> float:
+        """By how much time another path within a limit may be faster at most."""
+        _, bounds = self.explored
+        return max(0.0, path.time - max(least - price * limit for price, least in bounds))
 
     def crossed(self, path: Path, other: Path, limit: float) -> Path:
         """The fastest path within a limit that takes one way, for a part of it another, and then the first again."""

@@ -82,8 +82,10 @@ def test_the_promised_peak_is_that_of_the_graphs(name):
         except OverBudget:
             continue
         forward, backward = partition_copy(nx_min_cut.peak(fraction, DEVICE), joint)
-        found = evaluate(forward, backward, joint.num_outputs).fused_peak_bytes
-        assert found == pytest.approx(promised - lives.held, rel=0.15)
+        found = evaluate(forward, backward, joint.num_outputs)
+        # A kernel that waits to be fused may hold more than its operators one by one would.
+        least = min(found.fused_peak_bytes, found.peak_bytes)
+        assert least == pytest.approx(promised - lives.held, rel=0.1)
 
 
 @pytest.mark.parametrize("name", MODELS)

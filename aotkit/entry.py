@@ -244,7 +244,7 @@ def _explained(recipe: Recipe, signature: Signature, ran_in_eager: bool) -> Iter
     """Turn the ways in which tracing fails into errors that say what to do; the function's own errors stay."""
     try:
         yield
-    except AotkitError:
+    except (AotkitError, EagerOnly):
         raise
     except Exception as e:
         if not ran_in_eager:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Set
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import copy_context
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
@@ -16,7 +17,6 @@ from aotkit import aot
 from aotkit.arguments import Arguments
 from aotkit.captures import Walk
 from aotkit.errors import EagerOnly
-from aotkit.places import in_copied_context
 from aotkit.substitution import substituted
 
 T = TypeVar("T")
@@ -35,16 +35,22 @@ class Unfollowed(BaseException):
         self.code = code
 
 
-@contextmanager
-def _on_entry(enter: Callable[[CodeType], None]) -> Iterator[None]:
-    """Call `enter` before any Python code begins to run, also in threads that start meanwhile and in backward passes.
+def _profilers() -> tuple[Any, Any]:
+    """The profilers of this thread, and of those that will start.
 
     Raises:
-        EagerOnly: a profiler in C is active; Python cannot take its place and give it back.
+        EagerOnly: one in C is active; Python cannot take its place and give it back.
     """
-    before = sys.getprofile(), threading.getprofile()
-    if before[0] is not None and not callable(before[0]):
+    found = sys.getprofile(), threading.getprofile()
+    if found[0] is not None and not callable(found[0]):
         raise EagerOnly("it reaches more than can be compared, and a profiler hides what of that it runs")
+    return found
+
+
+@contextmanager
+def _on_entry(enter: Callable[[CodeType], None]) -> Iterator[None]:
+    """Call `enter` before any Python code begins to run, in backward passes and in threads that start, too."""
+    before = _profilers()
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
@@ -77,10 +83,12 @@ def watching(unfollowed: Collection[CodeType]) -> Iterator[None]:
             met.append(Unfollowed(code))
             raise met[0]
 
-    with _on_entry(enter):
-        yield
-    if met:  # something took the exception for its own
-        raise met[0]
+    try:
+        with _on_entry(enter):
+            yield
+    finally:
+        if met:  # something may have taken the exception for its own
+            raise met[0]
 
 
 def executed_by(fn: Callable[..., Any], arguments: Arguments, find: Callable[[Followed, Set[str]], Walk]) -> Followed:
@@ -90,14 +98,20 @@ def executed_by(fn: Callable[..., Any], arguments: Arguments, find: Callable[[Fo
         find: looks into this code alone, which mentions these names.
 
     Raises:
-        EagerOnly: some of it reads something that can be neither fetched nor compared; that has not run.
+        EagerOnly: some of it reads something that can be neither fetched nor compared, and has not run; or a profiler
+            is active.
     """
+    _profilers()
+    return copy_context().run(_executed_by, fn, arguments, find)
+
+
+def _executed_by(fn: Callable[..., Any], arguments: Arguments, find: Callable[[Followed, Set[str]], Walk]) -> Followed:
     followed: Followed = frozenset()
     refusal: list[EagerOnly] = []
     walk = find(followed, frozenset())
     fakes = aot.Fakes()
 
-    with suppress(Exception), in_copied_context(ExitStack()) as undo, fakes.running():
+    with suppress(Exception), ExitStack() as undo, fakes.running():
 
         def look_into(code: CodeType) -> None:
             nonlocal followed, walk

@@ -12,7 +12,7 @@ from aotkit.aot import pytree
 from aotkit.arguments import Arguments
 from aotkit.captures import Walk
 from aotkit.copies import Plan, run_on_copies
-from aotkit.errors import AotkitError, OwnError, TraceError
+from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError
 from aotkit.executed import watching
 from aotkit.places import in_copied_context
 from aotkit.random import Draws, SeedNeeded, new_seed
@@ -112,7 +112,7 @@ def outcome_in_eager(signature: Signature) -> Any:
     except SeedNeeded:
         signature.seeded = True
         return outcome_in_eager(signature)
-    except AotkitError:
+    except (AotkitError, EagerOnly):
         raise
     except Exception as e:
         raise OwnError(e) from e

@@ -1,8 +1,11 @@
 """Functions within reach of more than can be compared: what they run is compared, and what they do not is not run."""
 
+import cProfile
 import functools
 import itertools
 import sys
+from contextlib import suppress
+from contextvars import ContextVar, copy_context
 
 import pytest
 import torch
@@ -137,6 +140,33 @@ def test_tensors_stay_as_they_are_while_it_looks(compile):
     yield torch.rand(2)
 
 
+@agrees
+def test_context_variables_stay_as_they_are_while_it_looks(compile):
+    restarted()
+    gain = ContextVar("gain")
+
+    def f(x):
+        gain.set(gain.get() * 1)
+        return chosen(x, "scale")
+
+    def g(x):
+        return chosen(x, "scale") * gain.get()
+
+    f, g = compile(f), compile(g)
+
+    def calls():
+        held = torch.full((3,), 5.0)
+        gain.set(held)
+        found = [g(torch.ones(3)), gain.get() is held]
+        with suppress(aotkit.TraceError):
+            f(torch.ones(3))
+            gain.set(held)
+        return [*found, gain.get() is held]
+
+    for _ in range(2):
+        yield copy_context().run(calls)
+
+
 @pytest.mark.parametrize("check", [True, False])
 def test_side_effects_of_what_runs_are_refused(check):
     def notes(x):
@@ -164,6 +194,16 @@ def test_a_profiler_goes_on():
         sys.setprofile(None)
     assert scale.__code__ in events
     assert f.graphs(torch.ones(3), "scale").forward is not None
+
+
+def test_a_profiler_in_c_goes_on():
+    f = aotkit.compile(chosen, backend="nop")
+    profiler = cProfile.Profile()
+    with profiler:
+        assert f(torch.ones(3), "scale").tolist() == [2.0, 2.0, 2.0]
+        why = f.explain(torch.ones(3), "scale").eager
+    assert why is None or "profiler" in why  # from Python 3.12 on, it is in nobody's way
+    assert scale.__code__ in {entry.code for entry in profiler.getstats()}
 
 
 def test_why_it_runs_eagerly():

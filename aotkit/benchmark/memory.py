@@ -39,6 +39,8 @@ def memory(
         seconds: how long to time each model; at least seven rounds are played.
         progress: called with a line of text before each thing that takes long.
 
+    A KeyboardInterrupt while a row is compiled leaves out the rest of its model's; those before it are timed.
+
     Raises:
         ImportError: transformers is missing or too old.
     """
@@ -66,12 +68,16 @@ class _Subject:
         for i, (name, variant) in enumerate(variants.items(), 1):
             tell(f"{self._name}: {name} ({i} of {len(variants)})")
             row = Row(self._name, name)
-            rows.append(row)
             try:
                 steps[name] = self._set_up(row, variant)
+            except KeyboardInterrupt:  # compiling takes minutes; what is compiled so far is not lost
+                tell(f"{self._name}: interrupted, the other rows are left out")
+                break
             except Exception as e:
                 row.fail(e)
-            self._prepare()
+            finally:
+                self._prepare()
+            rows.append(row)
         tell(f"{self._name}: timing for about {seconds:.0f} s")
         times, failed = interleave(steps, seconds, cuda=self._device.type == "cuda")
         self._prepare()

@@ -8,8 +8,10 @@ from torch import nn
 
 from aotkit.aot.allocations import most_allocated
 from aotkit.benchmark import memory_variants
+from aotkit.benchmark.memory import memory
 from aotkit.benchmark.memory_plot import plot
 from aotkit.benchmark.memory_report import MemoryReport, Row
+from aotkit.benchmark.memory_variants import Variant
 from aotkit.cli import main
 
 CPU = torch.device("cpu")
@@ -41,6 +43,16 @@ def tiny(monkeypatch):
     """A model that compiles within seconds."""
     model = lambda: (Tiny(), [torch.randn(512, 64)])  # noqa: E731
     monkeypatch.setitem(memory_variants.MODELS["cpu"], "tiny", model)
+
+
+def test_an_interrupt_while_compiling_keeps_what_there_is(tiny):
+    def interrupt(module):
+        raise KeyboardInterrupt
+
+    variants = {"eager": Variant(lambda m: m), "slow": Variant(interrupt), "never": Variant(lambda m: 1 / 0)}
+    (row,) = memory(["tiny"], variants, seconds=0.1).rows
+    assert (row.variant, row.problem) == ("eager", None)
+    assert len(row.seconds) >= 7
 
 
 def test_rows_have_peak_time_and_simulation(tiny, capsys, tmp_path):

@@ -19,7 +19,7 @@ from aotkit.inspection import saved_bytes
 from aotkit.partitioners.rematerialization.devices import Device, measured
 
 DEVICE = Device(bandwidth=1e12, flops=1e14)
-FAMILIES = ["min_cut budget", "nx_min_cut budget"]
+FAMILIES = ["min_cut budget", "nx_min_cut budget", "nx_min_cut peak"]
 
 
 def arguments():
@@ -40,7 +40,13 @@ def test_every_partitioner_and_every_budget_has_a_point(mlp):
     wanted = [(name, None) for name in aotkit.list_partitioners()]
     wanted += [(family, fraction) for family in FAMILIES for fraction in FRACTIONS]
     assert [(p.partition, p.limit) for p in mlp.points] == wanted
-    assert all(p.problem is None and p.seconds > 0 and p.peak_bytes >= p.saved_bytes for p in mlp.points)
+    found = [p for p in mlp.points if p.problem is None]
+    assert all(p.seconds > 0 and p.peak_bytes >= p.saved_bytes for p in found)
+    # A peak of nothing is impossible: inputs and parameters are there.
+    impossible = [p for p in mlp.points if p not in found]
+    assert {p.partition for p in impossible} == {"nx_min_cut peak"}
+    assert all("The smallest one that was found is" in p.problem for p in impossible)
+    assert point(mlp, "nx_min_cut peak", 1.0) in found
 
 
 def uncompiled(backend):
@@ -161,7 +167,7 @@ def test_the_plot_has_a_line_for_each_family(mlp):
         lines = {line.get_label(): line.get_xydata().tolist() for line in ax.get_lines()}
         assert list(lines) == [*aotkit.list_partitioners(), *FAMILIES]
         for name, places in lines.items():
-            own = [p for p in mlp.points if p.partition == name]
+            own = [p for p in mlp.points if p.partition == name and p.problem is None]
             assert places == [[getattr(p, memory) / 2**20, p.seconds * 1e3] for p in own]
     from matplotlib import pyplot
 

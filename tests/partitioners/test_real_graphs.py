@@ -23,14 +23,13 @@ from aotkit.benchmark.models import DEFAULT_MODELS, MODELS, Bottleneck, mlp
 from aotkit.benchmark.partitioners import decomposition_table, min_cut_within
 from aotkit.partitioners import nx_min_cut
 from aotkit.partitioners.rematerialization.blocks import solve
-from aotkit.partitioners.rematerialization.devices import Device
 from aotkit.partitioners.rematerialization.problem import Problem
 from aotkit.partitioners.rematerialization.roofline import tradeoff
 from aotkit.partitioners.rematerialization.tradeoff import GAP, Tradeoff, fastest, fastest_within, smallest
 from aotkit.partitioners.rematerialization.values import values_of
 from tests.partitioners.mixed_integer import by_mixed_integer_programming
 
-A100 = Device(DEVICES[0].bandwidth, DEVICES[0].rate, DEVICES[0].launch)
+A100 = DEVICES["A100"]
 SECONDS = 120.0  # for each program of HiGHS
 ROUNDING = 1e-6  # of HiGHS
 NOISE = 0.005  # of the estimate of time
@@ -67,7 +66,8 @@ def with_fractions(*fractions: Any) -> Any:
 def joint_of(name: str) -> Joint:
     with fake_tensors():
         module, inputs = {**MODELS, **SMALL}[name]()
-    return joint_graph(module.train(), inputs, decompositions=decomposition_table("inductor"))
+    with transformers_models.single_sequences():
+        return joint_graph(module.train(), inputs, decompositions=decomposition_table("inductor"))
 
 
 @dataclass

@@ -15,6 +15,20 @@ def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool] = ()) -> list[s
     return [line.format(*row).rstrip() for row in rows]
 
 
+def grouped(rows: Sequence[Sequence[str]], right: Sequence[bool] = (), by: int = 1) -> list[str]:
+    """As `aligned`, with an empty line wherever the first cells change; the first row is the heading.
+
+    Args:
+        by: how many cells that are.
+    """
+    lines = []
+    for n, line in enumerate(aligned(rows, right)):
+        if n > 1 and rows[n][:by] != rows[n - 1][:by]:
+            lines.append("")
+        lines.append(line)
+    return lines
+
+
 def markdown(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
     """A table in Markdown, of which the first row is the heading.
 

@@ -161,8 +161,7 @@ def _check(options: argparse.Namespace) -> int:
     except UnavailableError as e:
         print(e, file=sys.stderr)
         return 3
-    print(json.dumps(report.json(), indent=2) if options.json else report)
-    return 0 if report.passed else 1
+    return _shown(report, options)
 
 
 def _bench_overhead(options: argparse.Namespace) -> int:
@@ -182,8 +181,7 @@ def _bench_overhead(options: argparse.Namespace) -> int:
         print(e, file=sys.stderr)
         return 2
     report = overhead(names, device=options.device, seconds=options.seconds, progress=progress())
-    print(json.dumps(report.json(), indent=2) if options.json else report)
-    return 0 if report.passed else 1
+    return _shown(report, options)
 
 
 def _bench_partitioners(options: argparse.Namespace) -> int:
@@ -206,8 +204,7 @@ def _bench_partitioners(options: argparse.Namespace) -> int:
         models, {row: partitioners[row] for row in rows},
         decompositions=options.decompositions, random=options.random, progress=progress(),
     )  # fmt: skip
-    print(json.dumps(report.json(), indent=2) if options.json else report)
-    return 0 if report.passed else 1
+    return _shown(report, options)
 
 
 def _bench_memory(options: argparse.Namespace) -> int:
@@ -229,8 +226,7 @@ def _bench_memory(options: argparse.Namespace) -> int:
     except (UnknownNameError, ImportError, OSError, ValueError) as e:
         print(e, file=sys.stderr)
         return 2
-    print(json.dumps(report.json(), indent=2) if options.json else report)
-    return 0 if report.passed else 1
+    return _shown(report, options)
 
 
 def _measured(options: argparse.Namespace) -> Any:
@@ -249,6 +245,12 @@ def _measured(options: argparse.Namespace) -> Any:
     names = chosen(options.partitions.split(","), rows, unknown)
     chosen_rows = {name: rows[name] for name in names}
     return memory(models, chosen_rows, device=options.device, seconds=options.seconds, progress=progress())
+
+
+def _shown(report: Any, options: argparse.Namespace) -> int:
+    """Print a report; the exit status."""
+    print(json.dumps(report.json(), indent=2) if options.json else report)
+    return 0 if report.passed else 1
 
 
 BENCHMARKS = {"overhead": _bench_overhead, "partitioners": _bench_partitioners, "memory": _bench_memory}

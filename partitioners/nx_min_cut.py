@@ -20,7 +20,7 @@ saved or recomputed. The cheapest such choice is a minimum cut; `rematerializati
 
 import gc
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,7 +32,7 @@ from aotkit.inspection.nodes import bytes_name
 from aotkit.interfaces import Partitioner
 from aotkit.partitioners.rematerialization.blocks import solve
 from aotkit.partitioners.rematerialization.devices import Device, device_of
-from aotkit.partitioners.rematerialization.lifetimes import Lifetimes, lifetimes
+from aotkit.partitioners.rematerialization.lifetimes import lifetimes
 from aotkit.partitioners.rematerialization.limits import Limit, parse_limit
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
 from aotkit.partitioners.rematerialization.peak import fastest_below, paths_of, peak_of
@@ -74,15 +74,7 @@ def budget(limit: int | float | str, device: Device | None = None) -> Partitione
         ValueError: it is no such limit.
         BudgetError: from the partitioner: nothing saves so little.
     """
-    wanted = parse_limit(limit)
-
-    def choose(values: Values, sides: Sides) -> Collection[int]:
-        costs = tradeoff(values, sides, device or device_of(values))
-        chosen = within(wanted, costs, [node.name for node in values.nodes]).saved
-        leave_reasons(values, chosen, costs.time.recompute)
-        return chosen
-
-    return _partitioner(choose, f"nx_min_cut.budget({limit!r})")
+    return _limited(within, limit, device, f"nx_min_cut.budget({limit!r})")
 
 
 def peak(limit: int | float | str, device: Device | None = None) -> Partitioner:
@@ -99,18 +91,21 @@ def peak(limit: int | float | str, device: Device | None = None) -> Partitioner:
         ValueError: it is no such limit.
         BudgetError: from the partitioner: no partition is known that holds so little.
     """
+    return _limited(below, limit, device, f"nx_min_cut.peak({limit!r})")
+
+
+def _limited(
+    find: Callable[[Limit, Values, Sides, Tradeoff], Choice], limit: int | float | str, device: Device | None, name: str
+) -> Partitioner:
+    """The partitioner that saves what `find` chooses within a limit."""
     wanted = parse_limit(limit)
 
     def choose(values: Values, sides: Sides) -> Collection[int]:
         costs = tradeoff(values, sides, device or device_of(values))
-        chosen = below(wanted, values, costs, lifetimes(values, sides)).saved
+        chosen = find(wanted, values, sides, costs).saved
         leave_reasons(values, chosen, costs.time.recompute)
         return chosen
 
-    return _partitioner(choose, f"nx_min_cut.peak({limit!r})")
-
-
-def _partitioner(choose: Choose, name: str) -> Partitioner:
     def partition_within(
         joint: GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[GraphModule, GraphModule]:
@@ -155,33 +150,36 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def within(limit: Limit, costs: Tradeoff, names: Sequence[str]) -> Choice:
-    """The fastest choice within a limit.
-
-    Args:
-        names: of the values.
-    """
+def within(limit: Limit, values: Values, sides: Sides, costs: Tradeoff) -> Choice:
+    """The fastest choice that saves no more than a limit."""
     most = limit.of(fastest(costs).kept)
-    choice = fastest_within(costs, most)
+    try:
+        choice = fastest_within(costs, most)
+    except OverBudget as e:
+        raise BudgetError(
+            f"No partition saves so little: the smallest possible budget is {e.least} bytes ({bytes_name(e.least)}).",
+            e.least,
+        ) from None
     _log.info(
         "nx_min_cut saves %s of %s; no partition within that is faster by more than %.2f %%, by estimated time.%s",
-        bytes_name(choice.kept), bytes_name(most), 100 * choice.gap, _why_not_more(choice, most, costs, names),
+        bytes_name(choice.kept), bytes_name(most), 100 * choice.gap, _why_not_more(choice, most, values),
     )  # fmt: skip
     return choice
 
 
-def _why_not_more(choice: Choice, most: int, costs: Tradeoff, names: Sequence[str]) -> str:
+def _why_not_more(choice: Choice, most: int, values: Values) -> str:
     """What is too large to use the rest of a budget, if that is more than a few percent."""
     if choice.indivisible is None or choice.kept >= USED * most:
         return ""
     return (
-        f" The smallest value that is worth saving besides, {names[choice.indivisible]}, has "
-        f"{bytes_name(costs.kept[choice.indivisible])}, more than the rest."
+        f" The smallest value that is worth saving besides, {values.nodes[choice.indivisible].name}, has "
+        f"{bytes_name(values.kept[choice.indivisible])}, more than the rest."
     )
 
 
-def below(limit: Limit, values: Values, costs: Tradeoff, lives: Lifetimes) -> Choice:
-    """The fastest choice found whose peak is below a limit."""
+def below(limit: Limit, values: Values, sides: Sides, costs: Tradeoff) -> Choice:
+    """The fastest choice found whose peak is within a limit."""
+    lives = lifetimes(values, sides)
     most = limit.of(peak_of(fastest(costs), costs, lives))
     try:
         choice, highest = fastest_below(paths_of(values, costs, lives), costs, lives, most)
@@ -241,7 +239,7 @@ def _bytes_moved(node: Node) -> int:
 
 @contextmanager
 def _explained(values: Values) -> Iterator[None]:
-    """Turn what the solvers raise into errors that name nodes and bytes."""
+    """Turn what the solvers raise where there is no choice at all into an error that names nodes."""
     try:
         yield
     except Impossible as e:
@@ -249,9 +247,4 @@ def _explained(values: Values) -> Iterator[None]:
         raise CompileError(
             f"No partition exists: the backward graph needs {stuck}, which can be neither saved nor recomputed from "
             "what can. Use partition='default', or remove its tag of torch.utils.checkpoint."
-        ) from None
-    except OverBudget as e:
-        raise BudgetError(
-            f"No partition saves so little: the smallest possible budget is {e.least} bytes ({bytes_name(e.least)}).",
-            e.least,
         ) from None

@@ -4,6 +4,8 @@ import heapq
 from collections import defaultdict
 from collections.abc import Sequence
 
+from networkx.utils import UnionFind
+
 from aotkit.benchmark.dataflow import Dataflow, Memory, Step
 from aotkit.partitioners.rematerialization.devices import Device
 
@@ -71,22 +73,15 @@ def _depths(steps: Sequence[Step]) -> dict[Step, int]:
 def _groups(steps: Sequence[Step], depths: dict[Step, int]) -> list[list[Step]]:
     """Steps of equal depth that feed one another, each in the order of the graph; barriers are groups of one."""
     makers = _makers(steps)
-    parent = {step: step for step in steps}
-
-    def find(step: Step) -> Step:
-        while parent[step] is not step:
-            parent[step] = parent[parent[step]]
-            step = parent[step]
-        return step
-
+    connected = UnionFind(steps)
     for step in steps:
         for memory in () if step.alone else step.sources:
             maker = makers.get(memory)
             if maker is not None and not maker.alone and depths[maker] == depths[step]:
-                parent[find(maker)] = find(step)
+                connected.union(maker, step)
     groups: dict[Step, list[Step]] = {}
     for step in steps:
-        groups.setdefault(find(step), []).append(step)
+        groups.setdefault(connected[step], []).append(step)
     return list(groups.values())
 
 

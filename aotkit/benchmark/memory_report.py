@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from aotkit.alignment import aligned
+from aotkit.alignment import grouped
+from aotkit.benchmark.outcome import Outcome
 from aotkit.benchmark.timing import Spread, spread
-from aotkit.errors import BudgetError
 
 EAGER, TORCH_COMPILE = "eager", "torch.compile"
 HEADING = ("model", "variant", "peak MiB", "simulated", "off by", "step ms", "first step s")
@@ -22,7 +22,7 @@ WIDTH = 118
 
 
 @dataclass
-class Row:
+class Row(Outcome):
     """One variant of one model.
 
     Attributes:
@@ -30,8 +30,6 @@ class Row:
         simulated_bytes: the same by `evaluation`; None if its graphs are not known.
         seconds: of one step, one number a round; empty if it was not timed.
         compile_seconds: of the first step.
-        problem: why it was not measured.
-        impossible: whether that is because no partition keeps within the memory that was asked for.
     """
 
     model: str
@@ -40,8 +38,6 @@ class Row:
     simulated_bytes: int | None = None
     seconds: list[float] = field(default_factory=list)
     compile_seconds: float | None = None
-    problem: str | None = None
-    impossible: bool = False
 
     @property
     def family(self) -> str:
@@ -62,10 +58,6 @@ class Row:
         """By what part of the measured peak the simulated one is higher."""
         return self.simulated_bytes / self.peak_bytes - 1 if self.simulated_bytes and self.peak_bytes else None
 
-    def fail(self, error: Exception) -> None:
-        self.problem = " ".join(f"{type(error).__name__}: {error}".split())
-        self.impossible = isinstance(error, BudgetError)
-
 
 @dataclass
 class MemoryReport:
@@ -84,7 +76,7 @@ class MemoryReport:
     @property
     def passed(self) -> bool:
         """Whether every variant ran."""
-        return not any(row.problem and not row.impossible for row in self.rows)
+        return not any(row.failed for row in self.rows)
 
     @property
     def models(self) -> list[str]:
@@ -131,10 +123,7 @@ class MemoryReport:
     def __str__(self) -> str:
         table = [HEADING, *map(_cells, self.rows)]
         lines = [f"torch {self.torch}, {self.machine['gpu'] or self.machine['processor']}"]
-        for n, line in enumerate(aligned(table, RIGHT)):
-            if n > 1 and table[n][0] != table[n - 1][0]:
-                lines.append("")
-            lines.append(line)
+        lines += grouped(table, RIGHT)
         verdicts = [line for model in self.models for line in self._verdicts(model)]
         problems = [f"{row.model}: {row.variant}: {row.problem}" for row in self.rows if row.problem]
         notes = [EXPLANATION, *verdicts, *problems]
@@ -177,7 +166,7 @@ def _time(measured: Row) -> float:
 
 def _cells(row: Row) -> tuple[str, ...]:
     if row.problem:
-        return (row.model, row.variant, "impossible" if row.impossible else "failed", *[""] * (len(HEADING) - 3))
+        return (row.model, row.variant, row.word, *[""] * (len(HEADING) - 3))
     step = row.step
     return (
         row.model,

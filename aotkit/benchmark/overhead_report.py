@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from aotkit.alignment import aligned
+from aotkit.alignment import grouped
 from aotkit.benchmark.overhead_variants import EAGER, TORCH_COMPILE
 from aotkit.benchmark.timing import Samples, Spread, spread
 
@@ -108,10 +108,7 @@ class OverheadReport:
         table = [HEADING, *map(self._cells, self.rows)]
         used = [i for i in range(len(HEADING)) if any(cells[i] for cells in table[1:])]
         lines = [self._title()]
-        for n, line in enumerate(aligned([[cells[i] for i in used] for cells in table], [RIGHT[i] for i in used])):
-            if n > 1 and table[n][:2] != table[n - 1][:2]:
-                lines.append("")
-            lines.append(line)
+        lines += grouped([[cells[i] for i in used] for cells in table], [RIGHT[i] for i in used], by=2)
         notes = [EXPLANATION.format(clock="wall time" if self.device == "cuda" else "CPU time"), *self._problems()]
         return "\n".join([*lines, "", *(textwrap.fill(note, WIDTH, subsequent_indent="  ") for note in notes)])
 

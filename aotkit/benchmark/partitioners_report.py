@@ -4,10 +4,10 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from aotkit.alignment import aligned
+from aotkit.alignment import grouped
 from aotkit.benchmark.evaluation import Evaluation
 from aotkit.benchmark.kernels import DEVICES
-from aotkit.errors import BudgetError
+from aotkit.benchmark.outcome import Outcome
 
 HEADING = (
     "model", "partition", "saved", "peak", "fused peak", "kernels", *(f"{name} ms" for name in DEVICES),
@@ -25,15 +25,13 @@ WIDTH = 118
 
 
 @dataclass
-class Row:
+class Row(Outcome):
     """One partitioner on one model.
 
     Attributes:
         partition: the partitioner's name; "" if the model cannot be had.
         nodes: of the joint graph.
         solve_seconds: CPU time of the process while the partitioner ran.
-        problem: why there is no evaluation.
-        impossible: whether that is because no partition keeps within the memory that was asked for.
     """
 
     model: str
@@ -41,12 +39,6 @@ class Row:
     nodes: int = 0
     solve_seconds: float | None = None
     evaluation: Evaluation | None = None
-    problem: str | None = None
-    impossible: bool = False
-
-    def fail(self, error: Exception) -> None:
-        self.problem = " ".join(f"{type(error).__name__}: {error}".split())
-        self.impossible = isinstance(error, BudgetError)
 
 
 @dataclass
@@ -66,7 +58,7 @@ class PartitionersReport:
     @property
     def passed(self) -> bool:
         """Whether every partitioner cut every model that could be had."""
-        return not any(row.problem and not row.impossible for row in self.rows if row.partition)
+        return not any(row.failed for row in self.rows if row.partition)
 
     def json(self) -> dict[str, Any]:
         """Everything that was found, of types that the json module takes: bytes, seconds, FLOP."""
@@ -85,10 +77,7 @@ class PartitionersReport:
     def __str__(self) -> str:
         table = [HEADING, *(_cells(row) for row in self.rows if row.partition)]
         lines = [f"torch {self.torch}, decompositions: {self.decompositions}, random numbers: {self.random}"]
-        for n, line in enumerate(aligned(table, RIGHT)):
-            if n > 1 and table[n][0] != table[n - 1][0]:
-                lines.append("")
-            lines.append(line)
+        lines += grouped(table, RIGHT)
         notes = [EXPLANATION, *(_problem(row) for row in self.rows if row.problem)]
         return "\n".join([*lines, "", *(textwrap.fill(note, WIDTH, subsequent_indent="  ") for note in notes)])
 
@@ -100,7 +89,7 @@ def _problem(row: Row) -> str:
 def _cells(row: Row) -> tuple[str, ...]:
     found = row.evaluation
     if found is None:
-        return (row.model, row.partition, "impossible" if row.impossible else "failed", *[""] * (len(HEADING) - 3))
+        return (row.model, row.partition, row.word, *[""] * (len(HEADING) - 3))
     memory = (found.saved_bytes, found.peak_bytes, found.fused_peak_bytes)
     return (
         row.model,

@@ -84,6 +84,13 @@ def seconds_name(seconds: float) -> str:
     return f"{size:.3g} {units[0]}"
 
 
+def producer(node: Node) -> Node:
+    """The operation that computes a node's value, of which that may be one of several results."""
+    while node.target is operator.getitem and isinstance(node.args[0], Node):
+        node = node.args[0]
+    return node
+
+
 def size_hint(size: int | torch.SymInt) -> int | None:
     """The integer that a size had while tracing; None for a size that depends on data."""
     if isinstance(size, int):

@@ -14,6 +14,7 @@ from aotkit.inspection.nodes import (
     is_symbolic,
     operator_name,
     output_nodes,
+    producer,
     size_hint,
     storage_of,
     storages,
@@ -155,14 +156,14 @@ def _saved_value(
         shape=() if tensor is None else tuple(tensor.shape),
         nbytes=_storage_size(node),
         storage=root.name,
-        operator="" if node.op == "placeholder" else operator_name(_producer(node)),
+        operator="" if node.op == "placeholder" else operator_name(producer(node)),
         reason=_reason(node, readers) if kind == "activation" else "",
         source=source_line(node),
     )
 
 
 def _reason(node: Node, readers: Sequence[Node]) -> str:
-    for said in (node, _producer(node)):
+    for said in (node, producer(node)):
         if "saved_because" in said.meta:
             return printable(str(said.meta["saved_because"]))
     names = ", ".join(reader.name for reader in readers[:MOST_READERS])
@@ -177,13 +178,6 @@ def _storage_size(node: Node) -> int | None:
     # The annotation of nbytes() says int, but under symbolic shapes it is a SymInt.
     size: Any = None if storage is None else storage.nbytes()
     return None if size is None else size_hint(size)
-
-
-def _producer(node: Node) -> Node:
-    """The operation behind a `getitem` of its results."""
-    while node.op == "call_function" and operator_name(node) == "getitem" and isinstance(node.args[0], Node):
-        node = node.args[0]
-    return node
 
 
 def _computed_twice(graphs: Graphs) -> list[Node]:

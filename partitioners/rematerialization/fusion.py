@@ -8,6 +8,7 @@ Views are looked through: their readers read what they view.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from networkx.utils import UnionFind
 from torch.fx import Node
 
 from aotkit.aot.partition import Sides
@@ -82,16 +83,9 @@ def _kernels(
     nodes: Sequence[Node], readers: Mapping[Node, Sequence[Node]], depths: Mapping[Node, int]
 ) -> dict[Node, Node]:
     """Those of equal depth that feed one another, by one node for each."""
-    parent = {node: node for node in nodes}
-
-    def root(node: Node) -> Node:
-        while parent[node] is not node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
+    kernels = UnionFind(nodes)
     for node in nodes:
         for reader in readers[node]:
-            if reader in parent and depths[reader] == depths[node]:
-                parent[root(node)] = root(reader)
-    return {node: root(node) for node in nodes}
+            if reader in kernels.parents and depths[reader] == depths[node]:
+                kernels.union(node, reader)
+    return {node: kernels[node] for node in nodes}

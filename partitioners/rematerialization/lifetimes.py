@@ -14,8 +14,9 @@ from typing import Any
 from torch.fx import Node
 
 from aotkit.aot.partition import Sides, is_tensor, storages
+from aotkit.inspection.nodes import producer
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
-from aotkit.partitioners.rematerialization.values import Values, producer
+from aotkit.partitioners.rematerialization.values import Values
 
 Span = tuple[int, int, int]  # first step, last step, bytes
 
@@ -137,7 +138,7 @@ def lifetimes(values: Values, sides: Sides) -> Lifetimes:
             memory[i] = owner.setdefault(key, i)
             if memory[i] == i and key in forward and key not in inputs and key not in outputs:
                 size[i] += nbytes
-                saved_from[i] = forward[key].saved_from
+                saved_from[i] = forward[key].read + 1
     for i, owner_of_i in enumerate(memory):
         last[owner_of_i] = max(last[owner_of_i], last[i])
     barrier = [not is_cheap(producer(node)) for node in nodes]
@@ -157,11 +158,6 @@ class _Use:
     read: int
     written: bool
     nbytes: int
-
-    @property
-    def saved_from(self) -> int:
-        """From when on it is alive only if it is saved."""
-        return self.read + 1
 
     def span(self, until: int) -> Span:
         """When it is alive, at least up to some step."""

@@ -108,8 +108,7 @@ class Paths:
 
     def path(self, segments: Sequence[int]) -> Path:
         """What segments take together."""
-        chosen = list(segments)
-        return Path(tuple(chosen), float(self.time[chosen].sum()), float(self.held(chosen).max()))
+        return Path(tuple(segments), float(self.time[list(segments)].sum()), float(self.held(segments).max()))
 
     def held(self, segments: Sequence[int]) -> Tensor:
         """[steps]: the bytes that are alive."""
@@ -142,7 +141,7 @@ class Paths:
             for _ in range(ROUNDS):
                 path = self.shortest(self.time + price * (self.alive @ weights))
                 held = self.held(path)
-                found.append(self.path(path))
+                found.append(Path(tuple(path), float(self.time[path].sum()), float(held.max())))
                 bounds.append((price, found[-1].time + price * float(held @ weights)))
                 weights = weights * torch.exp(RATE * (held / held.max() - 1))
                 weights = weights / weights.sum()
@@ -196,7 +195,7 @@ class Paths:
     def _exchanges(self, path: Path, limit: float) -> Iterator[Path]:
         held = self.held(path.segments)
         for i in range(len(path.segments)):
-            for count in (1, 2, 3):
+            for count in range(1, min(3, len(path.segments) - i) + 1):
                 old = list(path.segments[i : i + count])
                 start, stop = self.segments[old[0]].start, self.segments[old[-1]].stop
                 rest, before = held - self.alive[old].sum(0), float(self.time[old].sum())

@@ -7,11 +7,11 @@ from torch.fx import Node
 
 from aotkit.aot.partition import flops
 from aotkit.inspection.costs import bytes_moved
-from aotkit.inspection.nodes import bytes_name, flops_name, packet_name, seconds_name
+from aotkit.inspection.nodes import bytes_name, flops_name, packet_name, producer, seconds_name
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
 from aotkit.partitioners.rematerialization.problem import Cost
 from aotkit.partitioners.rematerialization.roofline import UNIT
-from aotkit.partitioners.rematerialization.values import Values, producer, why_once
+from aotkit.partitioners.rematerialization.values import Values, why_once
 
 PRODUCTS = dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), "matrix product")
 

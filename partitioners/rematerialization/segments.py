@@ -18,7 +18,7 @@ from aotkit.partitioners.rematerialization.lifetimes import Lifetimes
 from aotkit.partitioners.rematerialization.operators import is_free
 from aotkit.partitioners.rematerialization.problem import Problem
 from aotkit.partitioners.rematerialization.reductions import free_values
-from aotkit.partitioners.rematerialization.tradeoff import Choice, Tradeoff, fastest, smallest
+from aotkit.partitioners.rematerialization.tradeoff import Choice, Tradeoff, between, fastest, smallest
 from aotkit.partitioners.rematerialization.values import Values
 
 MOST_PLACES = 64
@@ -166,9 +166,8 @@ def _hull(costs: Tradeoff) -> list[Choice]:
         _, _, above, below = heapq.heappop(edges)
         if above.kept <= below.kept:
             continue
-        price = Fraction(below.time - above.time, above.kept - below.kept)
-        middle = costs.best(price)
-        if middle.time + price * middle.kept < above.time + price * above.kept:
+        _, middle = between(costs, above, below)
+        if middle is not None:
             found.append(middle)
             for one, other in ((above, middle), (middle, below)):
                 heapq.heappush(edges, ((one.time - other.time) * (one.kept - other.kept), next(number), one, other))

@@ -109,6 +109,17 @@ def smallest(tradeoff: Tradeoff) -> Choice:
     return tradeoff.best(Fraction(1 + sum(t or 0 for t in times)), len(tradeoff.kept))
 
 
+def between(tradeoff: Tradeoff, above: Choice, below: Choice) -> tuple[Fraction, Choice | None]:
+    """(the price at which two choices are equally good, the best choice there if it is better).
+
+    Args:
+        above: the one that keeps more bytes.
+    """
+    price = Fraction(below.time - above.time, above.kept - below.kept)
+    middle = tradeoff.best(price)
+    return price, middle if middle.time + price * middle.kept < above.time + price * above.kept else None
+
+
 def fastest_within(tradeoff: Tradeoff, limit: int) -> Choice:
     """The fastest choice found that keeps at most `limit` bytes. Its gap is certified.
 
@@ -188,9 +199,8 @@ def _ends(tradeoff: Tradeoff, limit: int) -> tuple[Choice, Choice, Fraction]:
     if below.kept > limit:
         raise OverBudget(below.kept)
     while True:
-        price = Fraction(below.time - above.time, above.kept - below.kept)
-        middle = tradeoff.best(price)
-        if middle.time + price * middle.kept >= above.time + price * above.kept:
+        price, middle = between(tradeoff, above, below)
+        if middle is None:
             return above, below, price
         above, below = (middle, below) if middle.kept > limit else (above, middle)
 

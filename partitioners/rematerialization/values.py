@@ -1,12 +1,12 @@
 """The values of a joint graph that can be saved or recomputed, and what about them costs something."""
 
-import operator
 from dataclasses import dataclass
 from typing import Any
 
 from torch.fx import GraphModule, Node
 
 from aotkit.aot.partition import Sides, is_random, is_symbol, is_tensor, is_view, must_recompute, must_save, storages
+from aotkit.inspection.nodes import producer
 
 
 @dataclass
@@ -54,11 +54,6 @@ def values_of(joint: GraphModule, sides: Sides) -> Values:
         [producer(node) in sides.forward for node in nodes],
         [must_recompute(node) for node in nodes],
     )
-
-
-def producer(node: Node) -> Node:
-    """The operator that computes a value, of which the value may be one of several results."""
-    return node.all_input_nodes[0] if node.target is operator.getitem else node
 
 
 def bytes_of(node: Node) -> int:

@@ -110,16 +110,23 @@ def test_checkpointed_values_are_recomputed_and_their_draws_replayed(run_checkpo
     assert backward.count("aten.mm.default") >= 4 + 5 * 2
 
 
+def tagging(name, budget, **tags):
+    """A partitioner that tags one node before it keeps within a budget."""
+
+    def cut(joint, joint_inputs, **keywords):
+        for node in joint.graph.nodes:
+            if node.name == name:
+                node.meta.update(tags)
+        return nx_min_cut.budget(budget, DEVICE)(joint, joint_inputs, **keywords)
+
+    return cut
+
+
 @pytest.mark.parametrize("policy", [CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE])
 def test_what_a_policy_saves_is_not_recomputed(split, policy):
     x, w = torch.randn(64, 64, requires_grad=True), torch.randn(64, 64, requires_grad=True)
 
-    def cut(joint, joint_inputs, **keywords):
-        for node in joint.graph.nodes:
-            if node.name == "mul":
-                node.meta["recompute"] = policy
-        return nx_min_cut.budget(64 * 64 * 4, DEVICE)(joint, joint_inputs, **keywords)
-
+    cut = tagging("mul", 64 * 64 * 4, recompute=policy)
     graphs = split(cut, lambda x, w: (x * w).sin().exp(), x, w)
     assert "mul" not in {n.name for n in graphs.backward.graph.nodes if n.op == "call_function"}
 
@@ -128,11 +135,6 @@ def test_what_a_policy_saves_is_not_recomputed(split, policy):
 def test_what_a_policy_recomputes_is_not_saved_though_the_budget_allows_it(split, policy):
     x, w = torch.randn(64, 64, requires_grad=True), torch.randn(64, 64, requires_grad=True)
 
-    def cut(joint, joint_inputs, **keywords):
-        for node in joint.graph.nodes:
-            if node.name == "mm":
-                node.meta.update(recompute=policy, ac_graph_id=0)
-        return nx_min_cut.budget(1.0, DEVICE)(joint, joint_inputs, **keywords)
-
+    cut = tagging("mm", 1.0, recompute=policy, ac_graph_id=0)
     graphs = split(cut, lambda x, w: (x @ w).sin() @ w, x, w)
     assert "mm" in {n.name for n in graphs.backward.graph.nodes if n.op == "call_function"}

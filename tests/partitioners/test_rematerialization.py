@@ -62,8 +62,7 @@ def test_large_choices_are_as_good_as_by_mixed_integer_programming(seed):
 def test_a_budget_is_kept_and_its_gap_is_certified(seed):
     draw = random.Random(seed)
     for _ in range(60):
-        problem = random_problem(draw, draw.randint(4, 9))
-        tradeoff = Tradeoff(problem, [draw.randint(1, 30) if save else 0 for save in problem.save])
+        tradeoff = random_tradeoff(draw, 9)
         choices = all_choices(tradeoff)
         if not choices:
             continue
@@ -77,6 +76,11 @@ def test_a_budget_is_kept_and_its_gap_is_certified(seed):
         found = fastest_within(tradeoff, limit)
         assert found.kept <= limit
         assert found.time * (1 - found.gap) - 1e-6 <= min(times) <= found.time
+
+
+def random_tradeoff(draw, most):
+    problem = random_problem(draw, draw.randint(4, most))
+    return Tradeoff(problem, [draw.randint(1, 30) if save else 0 for save in problem.save])
 
 
 def all_choices(tradeoff: Tradeoff) -> list[Choice]:
@@ -108,8 +112,8 @@ def test_equal_layers_are_told_apart():
 def test_a_draft_takes_at_each_step_what_its_choice_takes(seed):
     draw = random.Random(seed)
     for _ in range(20):
-        problem = random_problem(draw, draw.randint(4, 30))
-        tradeoff = Tradeoff(problem, [draw.randint(1, 30) if save else 0 for save in problem.save])
+        tradeoff = random_tradeoff(draw, 30)
+        problem = tradeoff.time
         possible = [v for v, save in enumerate(problem.save) if save]
         draft = Draft(problem, tradeoff.kept, [])
         for value in draw.choices(possible, k=20):

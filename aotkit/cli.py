@@ -76,8 +76,9 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu: the same models in small")
     parser.add_argument("--models", default="*", metavar="NAME[,NAME...]", help="* and ? match; default: all")
     parser.add_argument(
-        "--partitions", default="*", metavar="NAME[,NAME...]", help="only these rows, such as 'eager,torch.compile *'"
-    )
+        "--partitions", default="eager,min_cut,nx_min_cut,* ?.?", metavar="NAME[,NAME...]",
+        help="rows, such as 'eager,torch.compile *,nx_min_cut peak 0.43'; default: budgets in steps of 0.1",
+    )  # fmt: skip
     parser.add_argument("--seconds", type=float, default=30.0, help="of timing for each model; default: 30")
     parser.add_argument("--join", nargs="+", metavar="FILE", help="instead, show together what --json printed before")
     parser.add_argument("--plot", metavar="FILE", help="draw time against memory, too; needs matplotlib")

@@ -18,6 +18,7 @@ from aotkit.compiler import compile
 from aotkit.interfaces import Partitioner
 
 TENTHS = tuple(n / 10 for n in range(10, 0, -1))
+HUNDREDTHS = tuple(n / 100 for n in range(100, 0, -1))
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,13 @@ class Variant:
 def variants() -> dict[str, Variant]:
     """Name of a row -> variant: eager, torch.compile under its memory budgets, Inductor with partitioners of ours.
 
-    A number is a budget: a fraction of what there would be without one.
+    A number is a budget: a fraction of what there would be without one. Peaks are there in steps of 0.01.
     """
     from aotkit.partitioners.nx_min_cut import budget, peak
 
     ours: dict[str, str | Partitioner] = {"min_cut": "min_cut", "nx_min_cut": "nx_min_cut"}
     ours |= {f"nx_min_cut budget {f}": budget(f) for f in TENTHS}
-    ours |= {f"nx_min_cut peak {f}": peak(f) for f in TENTHS}
+    ours |= {f"nx_min_cut peak {f}": peak(f) for f in HUNDREDTHS}
     return {
         EAGER: Variant(lambda module: module),
         **{f"{TORCH_COMPILE} {f}": Variant(_torch_compile, partial(memory_budget, f)) for f in (*TENTHS, 0.0)},

@@ -1,6 +1,7 @@
 """How fast a device is, as far as the choice between saving and recomputing depends on it."""
 
 import functools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from aotkit.partitioners.rematerialization.values import Values, bytes_of
 
 LAUNCH = 3e-6
 ROUNDS = 3
+STEPS = 4  # to which a measured rate is rounded, in an octave
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,11 @@ def device_of(values: Values) -> Device:
 
 @functools.cache
 def measured(device: torch.device, dtype: torch.dtype) -> Device:
-    """What a copy and a matrix product of this type take, the best of a few; measured once in a process."""
+    """What a copy and a matrix product of this type take, the best of a few; measured once in a process.
+
+    It is rounded, by at most 9 %, so that another process most likely cuts a graph in the same way: what compilers keep
+    on disk is then found again.
+    """
     size = 1024 if device.type == "cpu" else 4096
     with outside_fake_mode(), torch.no_grad(), torch.device(device):
         source = torch.ones(16 * size * size, dtype=torch.uint8)
@@ -51,7 +57,11 @@ def measured(device: torch.device, dtype: torch.dtype) -> Device:
         matrix = torch.ones(size, size, dtype=dtype)
         copying = _best_time(device, lambda: target.copy_(source))
         multiplying = _best_time(device, lambda: matrix @ matrix)
-    return Device(2 * source.numel() / copying, 2 * size**3 / multiplying)
+    return Device(_rounded(2 * source.numel() / copying), _rounded(2 * size**3 / multiplying))
+
+
+def _rounded(rate: float) -> float:
+    return math.pow(2.0, round(STEPS * math.log2(rate)) / STEPS)
 
 
 def _best_time(device: torch.device, run: Callable[[], torch.Tensor]) -> float:

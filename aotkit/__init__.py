@@ -1,5 +1,6 @@
 """Compile PyTorch training functions ahead of time, with backends and partitioners chosen by name."""
 
+from aotkit import nn
 from aotkit.api import bench, check, extract, frontier, memory_efficient_fusion, torch_backend
 from aotkit.comparison import CheckReport
 from aotkit.compiled_function import CompiledFunction
@@ -62,6 +63,7 @@ __all__ = [
     "list_backends",
     "list_partitioners",
     "memory_efficient_fusion",
+    "nn",
     "partitioner_status",
     "register_backend",
     "register_partitioner",

@@ -46,7 +46,7 @@ def recipe_of(
     fn: Any, backend: str | AnyBackend, partition: str | Partitioner, dynamic: bool, random: Randomness = "torch"
 ) -> Recipe:
     """Resolve the names; what cannot be had fails here, before any tracing."""
-    backend = _default_backend() if backend == "auto" else backend
+    backend = default_backend() if backend == "auto" else backend
     partition = "min_cut" if partition == "auto" else partition
     return Recipe(
         fn=fn,
@@ -60,5 +60,6 @@ def recipe_of(
     )
 
 
-def _default_backend() -> str:
+def default_backend() -> str:
+    """What backend "auto" stands for here."""
     return "inductor" if any(shutil.which(compiler) for compiler in ("c++", "g++", "clang++", "cl")) else "nop"

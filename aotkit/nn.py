@@ -69,6 +69,11 @@ class _Fused(nn.Module):
     def _p(self) -> float:
         return self.p if self.training else 0.0
 
+    def _run(self, *args: Any) -> Tensor:
+        # Dynamo of torch 2.11 cannot follow the other.
+        run = type(self)._pattern if torch.compiler.is_compiling() else self._function
+        return run(*args)
+
     # Copies share what is compiled, as they would not if it was one of their attributes.
 
     def __getstate__(self) -> dict[str, Any]:
@@ -125,7 +130,7 @@ class FusedBiasActivationDropout(_Fused):
         self.activation = chosen
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._function(x, self.bias, self._p, self.activation)
+        return self._run(x, self.bias, self._p, self.activation)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, activation={self.activation and self.activation.value}"
@@ -141,7 +146,7 @@ class FusedBiasDropoutRes(_Fused):
         super().__init__(p, bias_shape, options)
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
-        return self._function(x, residual, self.bias, self._p)
+        return self._run(x, residual, self.bias, self._p)
 
 
 class FusedBiasDropoutResLayerNorm(_Fused):
@@ -178,7 +183,7 @@ class FusedBiasDropoutResLayerNorm(_Fused):
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
         norm = self.norm
         style = self.layer_norm_style
-        return self._function(x, residual, self.bias, norm.weight, norm.bias, norm.eps, self._p, style)
+        return self._run(x, residual, self.bias, norm.weight, norm.bias, norm.eps, self._p, style)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, layer_norm_style={self.layer_norm_style.value}"

@@ -8,12 +8,13 @@ import argparse
 import json
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 WIDTH = 100
+NOTHING_CALLED = "nothing is called {pattern!r}; there are {names}."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_overhead(subjects.add_parser("overhead", help="what a call costs, next to eager and to torch.compile"))
     _add_partitioners(subjects.add_parser("partitioners", help="memory and estimated time of models that they cut"))
     _add_memory(subjects.add_parser("memory", help="peak memory and time of training steps under memory budgets"))
+    _add_patterns(subjects.add_parser("patterns", help="fused patterns of transformers, next to torch.compile"))
     _add_faults(commands.add_parser("faults", help="whether the check catches planted faults, next to torch's own"))
     _add_check(commands.add_parser("check", help="find out whether a backend or partitioner does all it has to"))
     for kind in ("backends", "partitioners"):
@@ -82,6 +84,23 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="of timing for each model; default: 30")
     parser.add_argument("--join", nargs="+", metavar="FILE", help="instead, show together what --json printed before")
     parser.add_argument("--plot", metavar="FILE", help="draw time against memory, too; needs matplotlib")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _add_patterns(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu: smaller shapes, float32")
+    parser.add_argument(
+        "--patterns", default="*", metavar="NAME[,NAME...]", help="such as 'act *,softmax'; default: all"
+    )
+    parser.add_argument(
+        "--shapes", metavar="SHAPE[,SHAPE...]", help="such as 8x256x512; default: xFormers' six on cuda"
+    )
+    parser.add_argument("--dtypes", metavar="NAME[,NAME...]", help="of float16, float32, bfloat16")
+    parser.add_argument("--passes", default="*", metavar="NAME[,NAME...]", help="FW, FW+BW; default: both")
+    parser.add_argument("--variants", default="*", metavar="NAME[,NAME...]", help="* and ? match; default: all")
+    parser.add_argument("--seconds", type=float, default=0.3, help="of timing for each cell; default: 0.3")
+    parser.add_argument("--join", nargs="+", metavar="FILE", help="instead, show together what --json printed before")
+    parser.add_argument("--plot", metavar="FILE", help="draw speed-ups over eager, too; needs matplotlib")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -211,6 +230,23 @@ def _bench_partitioners(options: argparse.Namespace) -> int:
 def _bench_memory(options: argparse.Namespace) -> int:
     from aotkit.benchmark.memory_plot import plot
     from aotkit.benchmark.memory_report import MemoryReport
+
+    return _joined_or_measured(options, MemoryReport.joined, _measured_memory, plot)
+
+
+def _bench_patterns(options: argparse.Namespace) -> int:
+    from aotkit.benchmark.patterns_plot import plot
+    from aotkit.benchmark.patterns_report import PatternsReport
+
+    return _joined_or_measured(options, PatternsReport.joined, _measured_patterns, plot)
+
+
+def _joined_or_measured(
+    options: argparse.Namespace,
+    join: Callable[[Sequence[Any]], Any],
+    measure: Callable[[argparse.Namespace], Any],
+    plot: Callable[[Any, str], None],
+) -> int:
     from aotkit.errors import UnknownNameError
 
     if options.plot and find_spec("matplotlib") is None:
@@ -218,10 +254,9 @@ def _bench_memory(options: argparse.Namespace) -> int:
         return 2
     try:
         if options.join:
-            found = [json.loads(Path(name).read_text(encoding="utf-8")) for name in options.join]
-            report = MemoryReport.joined(found)
+            report = join([json.loads(Path(name).read_text(encoding="utf-8")) for name in options.join])
         else:
-            report = _measured(options)
+            report = measure(options)
         if options.plot:
             plot(report, options.plot)
     except (UnknownNameError, ImportError, OSError, ValueError) as e:
@@ -230,22 +265,38 @@ def _bench_memory(options: argparse.Namespace) -> int:
     return _shown(report, options)
 
 
-def _measured(options: argparse.Namespace) -> Any:
-    import torch
-
+def _measured_memory(options: argparse.Namespace) -> Any:
     from aotkit.benchmark.choice import chosen
     from aotkit.benchmark.memory import memory
     from aotkit.benchmark.memory_variants import MODELS, variants
     from aotkit.demo import progress
 
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("torch finds no CUDA device; run without --device cuda")
+    _require_device(options.device)
     rows = variants()
-    unknown = "nothing is called {pattern!r}; there are {names}."
-    models = chosen(options.models.split(","), MODELS[options.device], unknown)
-    names = chosen(options.partitions.split(","), rows, unknown)
+    models = chosen(options.models.split(","), MODELS[options.device], NOTHING_CALLED)
+    names = chosen(options.partitions.split(","), rows, NOTHING_CALLED)
     chosen_rows = {name: rows[name] for name in names}
     return memory(models, chosen_rows, device=options.device, seconds=options.seconds, progress=progress())
+
+
+def _measured_patterns(options: argparse.Namespace) -> Any:
+    from aotkit.benchmark.choice import chosen
+    from aotkit.benchmark.patterns import chosen_cells, measure, variants
+    from aotkit.demo import progress
+
+    _require_device(options.device)
+    cells = chosen_cells(options.device, options.patterns, options.shapes, options.dtypes, options.passes)
+    rivals = variants()
+    names = chosen(options.variants.split(","), rivals, NOTHING_CALLED)
+    chosen_rivals = {name: rivals[name] for name in names}
+    return measure(cells, chosen_rivals, device=options.device, seconds=options.seconds, progress=progress())
+
+
+def _require_device(device: str) -> None:
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("torch finds no CUDA device; run without --device cuda")
 
 
 def _shown(report: Any, options: argparse.Namespace) -> int:
@@ -254,7 +305,12 @@ def _shown(report: Any, options: argparse.Namespace) -> int:
     return 0 if report.passed else 1
 
 
-BENCHMARKS = {"overhead": _bench_overhead, "partitioners": _bench_partitioners, "memory": _bench_memory}
+BENCHMARKS = {
+    "overhead": _bench_overhead,
+    "partitioners": _bench_partitioners,
+    "memory": _bench_memory,
+    "patterns": _bench_patterns,
+}
 
 
 def _as_json(kind: str, status: dict[str, str | None]) -> dict[str, object]:

@@ -1,0 +1,147 @@
+"""The patterns of `python -m aotkit bench patterns`: xFormers' grid of fused functions, and others of transformers."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from aotkit import patterns
+from aotkit.patterns import Activation, ResidualNormStyle
+
+P = 0.1
+EPS = 1e-5
+Shape = tuple[int, ...]  # the last size is the width
+
+# Of xFormers' benchmark: batch, length, width.
+XFORMERS_SHAPES: tuple[Shape, ...] = (
+    (8, 256, 512), (8, 512, 1024), (4, 1024, 1024), (2, 2048, 2048), (1, 2048, 12288), (2, 4096, 4096),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What has to be read and written at least.
+
+    Attributes:
+        full: tensors of the pattern's shape.
+        width: vectors as long as a row.
+        bits: for each element.
+        row_bytes: for each row.
+    """
+
+    full: int
+    width: int = 0
+    bits: int = 0
+    row_bytes: int = 0
+
+    def nbytes(self, shape: Shape, itemsize: int) -> float:
+        elements = math.prod(shape)
+        rows = elements // shape[-1]
+        values = self.full * elements + self.width * shape[-1]
+        return values * itemsize + self.bits * elements / 8 + self.row_bytes * rows
+
+
+@dataclass(frozen=True)
+class Case:
+    """One pattern.
+
+    Attributes:
+        name: of the row.
+        fn: the function.
+        inputs: its arguments: "x" and "residual" of the shape, "bias", "weight" and "offset" as long as a row,
+            "targets".
+        forward, backward: the least traffic; backward's includes what forward writes for it alone.
+        drops: whether it has dropout; then it is of xFormers' grid.
+    """
+
+    name: str
+    fn: Callable[..., Tensor]
+    inputs: Sequence[str]
+    forward: Traffic
+    backward: Traffic
+    drops: bool = True
+
+    def ideal_bytes(self, shape: Shape, itemsize: int, *, step: bool) -> float:
+        """Of a forward pass, or of a step: forward and backward."""
+        backward = self.backward.nbytes(shape, itemsize) if step else 0
+        return self.forward.nbytes(shape, itemsize) + backward
+
+
+def _activation(activation: Activation, bias: int) -> Case:
+    def fn(x: Tensor, bias: Tensor | None = None) -> Tensor:
+        return patterns.bias_activation_dropout(x, bias, P, activation)
+
+    # Backward needs the input again; of relu, a bit that tells where it is 0. The mask comes from its seed.
+    backward = Traffic(2, bias, bits=2) if activation is Activation.ReLU else Traffic(3, 2 * bias)
+    return Case(f"act {activation}{' bias' * bias}", fn, ("x", "bias")[: 1 + bias], Traffic(2, bias), backward)
+
+
+def _residual(bias: int) -> Case:
+    """As in xFormers' benchmark, the residual is x itself."""
+
+    def fn(x: Tensor, bias: Tensor | None = None) -> Tensor:
+        return patterns.bias_dropout_res(x, x, bias, P)
+
+    return Case(f"res{' bias' * bias}", fn, ("x", "bias")[: 1 + bias], Traffic(2, bias), Traffic(2, bias))
+
+
+def _layer_norm(style: ResidualNormStyle, bias: int) -> Case:
+    """The same with layer norm."""
+
+    def fn(x: Tensor, weight: Tensor, offset: Tensor, bias: Tensor | None = None) -> Tensor:
+        return patterns.bias_dropout_res_layernorm(x, x, bias, weight, offset, EPS, P, style)
+
+    inputs = ("x", "weight", "offset", "bias")[: 3 + bias]
+    return Case(f"ln {style}{' bias' * bias}", fn, inputs, Traffic(2, 2 + bias), Traffic(3, 3 + 2 * bias))
+
+
+def _rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x, weight.shape, weight, EPS)
+
+
+def _softmax(x: Tensor) -> Tensor:
+    return x.softmax(-1)
+
+
+def _add_norm(x: Tensor, residual: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
+    return F.layer_norm(x + residual, weight.shape, weight, offset, EPS)
+
+
+def _cross_entropy(x: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(x.flatten(0, -2), targets)
+
+
+ACTIVATIONS = (Activation.ReLU, Activation.GeLU, Activation.SquaredReLU)
+CASES = {
+    case.name: case
+    for case in (
+        *(_activation(activation, bias) for activation in ACTIVATIONS for bias in (0, 1)),
+        *(_residual(bias) for bias in (0, 1)),
+        *(_layer_norm(style, bias) for style in ResidualNormStyle for bias in (0, 1)),
+        Case("rms_norm", _rms_norm, ("x", "weight"), Traffic(2, 1), Traffic(3, 2), drops=False),
+        Case("softmax", _softmax, ("x",), Traffic(2), Traffic(3), drops=False),
+        Case("add_norm", _add_norm, ("x", "residual", "weight", "offset"), Traffic(3, 2), Traffic(5, 3), drops=False),
+        Case(
+            "cross_entropy", _cross_entropy, ("x", "targets"),
+            Traffic(1, row_bytes=8), Traffic(2, row_bytes=8), drops=False,
+        ),
+    )
+}  # fmt: skip
+
+
+def inputs_of(case: Case, shape: Shape, dtype: torch.dtype, device: str, *, step: bool) -> list[Tensor]:
+    """Its arguments, the same every time; for a step those of floating point require gradients."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def one(name: str) -> Tensor:
+        if name == "targets":
+            rows = math.prod(shape[:-1])
+            return torch.randint(shape[-1], (rows,), generator=generator, device=device)
+        size = shape if name in ("x", "residual") else shape[-1:]
+        values = torch.randn(size, generator=generator, device=device, dtype=dtype)
+        return (values + (name == "weight")).requires_grad_(step)
+
+    return [one(name) for name in case.inputs]

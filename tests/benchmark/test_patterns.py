@@ -1,0 +1,157 @@
+"""`python -m aotkit bench patterns`: what it accepts as right, what it measures, what it says, and how it is asked."""
+
+import json
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import aotkit
+from aotkit.benchmark import patterns
+from aotkit.benchmark.pattern_cases import CASES, XFORMERS_SHAPES, inputs_of
+from aotkit.benchmark.pattern_check import difference
+from aotkit.benchmark.patterns import chosen_cells, measure
+from aotkit.benchmark.patterns_plot import plot
+from aotkit.benchmark.patterns_report import PatternsReport, Row
+from aotkit.benchmark.patterns_summary import summary
+from aotkit.benchmark.timing import Spread
+from aotkit.cli import main
+
+SHAPE = (3, 4, 256)
+NOP = lambda fn: aotkit.compile(fn, backend="nop", partition="default")  # noqa: E731
+
+
+@pytest.mark.parametrize("step", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_eager_is_right(name, step):
+    case = CASES[name]
+    assert difference(case, case.fn, inputs_of(case, SHAPE, torch.float32, "cpu", step=step)) is None
+
+
+@pytest.mark.parametrize("name", ["act squared_relu bias", "ln pre"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_a_compiled_function_with_a_mask_of_its_own_is_right(name, dtype):
+    case = CASES[name]
+    assert difference(case, NOP(case.fn), inputs_of(case, SHAPE, dtype, "cpu", step=True)) is None
+
+
+WRONG = {
+    "keeps 7": lambda x, bias: F.dropout(x + bias, 0.25) + x,
+    "the output is off": lambda x, bias: F.dropout(x + bias, 0.1) * 0.9 + x,
+    "the gradient of x is off": lambda x, bias: F.dropout(x + bias, 0.1) + x.detach(),
+    "the gradient of bias is off": lambda x, bias: F.dropout(x + 2 * bias - bias.detach(), 0.1) + x,
+    "the output is of torch.float64": lambda x, bias: (F.dropout(x + bias, 0.1) + x).double(),
+}
+
+
+@pytest.mark.parametrize("problem", WRONG)
+def test_what_is_wrong_is_found(problem):
+    case = CASES["res bias"]
+    found = difference(case, WRONG[problem], inputs_of(case, SHAPE, torch.float32, "cpu", step=True))
+    assert found is not None
+    assert problem in found
+
+
+def test_the_least_traffic():
+    n, k = 8 * 256 * 512, 512
+    gelu, relu = CASES["act gelu bias"], CASES["act relu"]
+    assert gelu.ideal_bytes((8, 256, 512), 2, step=False) == 2 * (2 * n + k)  # x and bias in, y out
+    assert gelu.ideal_bytes((8, 256, 512), 2, step=True) == 2 * (5 * n + 3 * k)  # x, gradient in; two gradients out
+    assert relu.ideal_bytes((8, 256, 512), 4, step=True) == 4 * 4 * n + n / 4  # a bit out, and in again
+
+
+def test_the_grid_is_that_of_xformers():
+    assert len(chosen_cells("cuda", "act *,res*,ln *")) == 288
+    assert {cell.shape for cell in chosen_cells("cuda")} == set(XFORMERS_SHAPES)
+    assert len(chosen_cells("cpu", "softmax", "2x8,4x8", "bfloat16,float32", "FW")) == 4
+
+
+def test_rows_have_times_peaks_and_problems(tmp_path):
+    cells = chosen_cells("cpu", "act relu", "16x256")
+    rivals = {"eager": lambda fn: fn, "nop": NOP, "torch.compile": lambda fn: lambda x: fn(x) + 1}
+    report = measure(cells, rivals, seconds=0.0)
+    assert [row.problem is None for row in report.rows] == [True, True, False] * 2
+    assert "the output is off" in report.rows[2].problem
+    assert not report.passed
+    for row in report.rows:
+        assert (row.wall is None) == (row.variant == "torch.compile")
+    eager = report.rows[0]
+    assert eager.wall.median > 0
+    # Input, result of relu, mask and output, in float32 and in bytes; freed one after the other.
+    assert 3 * 4 * 16 * 256 <= eager.peak_bytes <= 5 * 4 * 16 * 256
+    joined = PatternsReport.joined([json.loads(json.dumps(report.json()))] * 2)
+    assert joined == report
+    assert "act relu FW float32 16x256: torch.compile: ValueError: the output is off" in " ".join(str(joined).split())
+    plot(joined, tmp_path / "bars.svg")
+    assert "act relu, FW+BW, float32" in (tmp_path / "bars.svg").read_text()
+
+
+def test_an_interrupt_keeps_the_cells_before_it():
+    def interrupt(fn):
+        if fn is CASES["softmax"].fn:
+            raise KeyboardInterrupt
+        return fn
+
+    report = measure(chosen_cells("cpu", "act relu,softmax", "16x256", passes="FW"), {"eager": interrupt}, seconds=0.0)
+    assert [row.pattern for row in report.rows] == ["act relu"]
+
+
+def row(variant, microseconds, shape=(4, 8), drops=True, phase="FW", peak=100):
+    seconds = Spread(microseconds * 1e-6, microseconds * 1e-6, microseconds * 1e-6)
+    wall = Spread(3 * seconds.median, 0.0, 0.0)
+    name = "act relu" if drops else "softmax"
+    return Row(name, phase, "float32", list(shape), drops, variant, seconds, wall, peak, 100.0, 5e-6, 1.0)
+
+
+def test_what_it_says():
+    rows = [
+        row("eager", 40), row("torch.compile", 30), row("torch.compile max-autotune", 20), row("nnc", 15, peak=30),
+        row("inductor min_cut", 10, peak=50),
+        row("eager", 90, (8, 8)), row("torch.compile", 5, (8, 8)), row("nnc", 10, (8, 8), peak=200),
+        row("eager", 8, drops=False), row("torch.compile", 16, drops=False), row("nnc", 4, drops=False),
+    ]  # fmt: skip
+    report = PatternsReport({"gpu": "some GPU", "processor": ""}, "2.13", "cuda", rows)
+    first = report.cells[0]
+    assert (first.torch.variant, first.ours.variant) == ("torch.compile max-autotune", "inductor min_cut")
+    text = " ".join(str(report).split())
+    for said in (
+        "FW, with dropout: torch.compile takes 1.00 times aotkit's time in the geometric mean of 2 cells; less in 1; "
+        "worst: 0.50, act relu FW float32 8x8",
+        "FW, all patterns: torch.compile takes 1.59 times aotkit's time in the geometric mean of 3 cells",
+        "FW, with dropout: eager takes 6.00 times aotkit's time in the geometric mean, from 4.00 to 9.00; xFormers' "
+        "plots (NVFuser, V100): 2.62",
+        "FW: peak memory is 1.00 of eager's; at most 2.00: act relu FW float32 8x8",
+        "at least 50%: act relu FW float32 4x8",
+        "smallest shapes (4x8, 8x8): eager takes 4.16 times aotkit's wall time",
+    ):
+        assert said in text
+    assert summary([]) == []
+
+
+def test_on_the_command_line(capsys, tmp_path):
+    command = ["bench", "patterns", "--patterns", "softmax", "--shapes", "2x256", "--variants", "eager"]
+    assert main([*command, "--passes", "FW+BW", "--seconds", "0", "--json"]) == 0
+    (tmp_path / "a.json").write_text(capsys.readouterr().out)
+    assert main(["bench", "patterns", "--join", str(tmp_path / "a.json")]) == 0
+    assert capsys.readouterr().out.splitlines()[2].split()[:4] == ["softmax", "FW+BW", "float32", "2x256"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--patterns", "gelu"], "nothing is called 'gelu'; there are act relu,"),
+        (["--shapes", "2"], "two or more sizes, such as 8x256x512, not '2'"),
+        (["--dtypes", "int8"], "nothing is called 'int8'"),
+        (["--variants", "xla"], "nothing is called 'xla'; there are eager"),
+        (["--join", "nowhere.json"], "nowhere.json"),
+    ],
+)
+def test_wrong_usage(options, message, capsys):
+    assert main(["bench", "patterns", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.sweep
+def test_all_variants_that_run_here_are_right():
+    report = measure(chosen_cells("cpu", shapes="4x33x256", dtypes="float32,float16"), patterns.variants(), seconds=0.0)
+    assert [row.problem for row in report.rows if row.problem] == []

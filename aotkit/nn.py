@@ -43,7 +43,7 @@ class _Fused(nn.Module):
     requires_residual = False
     bias: nn.Parameter | None
     _pattern: Function
-    # Measured with Inductor on a CPU: it takes ten times as long to write the masks that min_cut saves for relu.
+    # With Inductor on a CPU, [8, 256, 512]: relu's forward pass takes 1.7 ms, and 25 with the mask that min_cut saves.
     _partition = "nx_min_cut"
 
     def __init__(self, p: float, bias_shape: int | None, options: dict[str, Any], *configuration: Any) -> None:
@@ -164,7 +164,7 @@ class FusedBiasDropoutResLayerNorm(_Fused):
 
     requires_residual = True
     _pattern = staticmethod(patterns.bias_dropout_res_layernorm)
-    # Measured as above: nx_min_cut recomputes what is normalized inside of each of the backward pass's reductions.
+    # There its backward pass takes 5 ms, and with nx_min_cut, which saves less, 20 to 35.
     _partition = "min_cut"
 
     def __init__(

@@ -23,8 +23,7 @@ from aotkit.benchmark.timing import Step, interleave, spread
 from aotkit.compiler import compile
 from aotkit.registry import backend_status
 
-COPIED_BYTES = {"cuda": 2**30, "cpu": 2**26}
-BANDWIDTH_SECONDS = 0.3
+COPY = "copy"
 PARTITIONS = ("min_cut", "nx_min_cut")
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "bfloat16": torch.bfloat16}
 DEFAULT_DTYPES = {"cuda": "float16,float32", "cpu": "float32"}
@@ -123,48 +122,47 @@ def measure(
     """
     tell = progress or (lambda text: None)
     report = PatternsReport(machine(device), torch.__version__, device)
-    bandwidth = copy_bandwidth(device)
     for i, cell in enumerate(cells, 1):
         tell(f"{cell} ({i} of {len(cells)})")
         try:
-            report.rows += _rows(cell, rivals, device, seconds, bandwidth)
+            report.rows += _rows(cell, rivals, device, seconds)
         except KeyboardInterrupt:
             tell(f"{cell}: interrupted, it and the cells after it are left out")
             break
     return report
 
 
-def copy_bandwidth(device: str) -> float:
-    """Bytes per second that a copy of a large tensor reads and writes."""
-    source = torch.zeros(COPIED_BYTES[device], dtype=torch.int8, device=device)
-    target = torch.empty_like(source)
-    step = Step(lambda: None, lambda: target.copy_(source), None)
-    times, _ = interleave({"copy": step}, BANDWIDTH_SECONDS, cuda=device == "cuda")
-    return 2 * source.numel() / spread(times["copy"]["forward"].main).median
-
-
-def _rows(cell: Cell, rivals: Variants, device: str, seconds: float, bandwidth: float) -> list[Row]:
+def _rows(cell: Cell, rivals: Variants, device: str, seconds: float) -> list[Row]:
     # What Dynamo compiled for one cell must not slow the next one's guards.
     torch.compiler.reset()
     inputs = inputs_of(cell.case, cell.shape, cell.dtype, device, step=cell.step)
     ideal = cell.case.ideal_bytes(cell.shape, cell.dtype.itemsize, step=cell.step)
-    rows, steps = [], {}
+    rows, steps = [], {COPY: _copy(ideal, device)}
     for name, compiler in rivals.items():
         row = cell.row(name)
-        row.ideal_bytes, row.ideal_seconds = ideal, ideal / bandwidth
         rows.append(row)
         try:
             steps[name] = _set_up(row, cell, compiler, inputs)
         except Exception as e:
             row.fail(e)
     times, failed = interleave(steps, seconds, cuda=device == "cuda")
+    if COPY in failed:
+        raise failed[COPY]
     for row in rows:
+        row.ideal_bytes, row.ideal_seconds = ideal, spread(times[COPY]["forward"].main).median
         if row.variant in times:
             samples = times[row.variant]["forward"]
             row.kernel, row.wall = spread(samples.main), spread(samples.wall)
         elif row.variant in failed:
             row.fail(failed[row.variant])
     return rows
+
+
+def _copy(nbytes: float, device: str) -> Step:
+    """A copy that reads and writes so many bytes."""
+    source = torch.zeros(round(nbytes) // 2, dtype=torch.int8, device=device)
+    target = torch.empty_like(source)
+    return Step(lambda: None, lambda: target.copy_(source), None)
 
 
 def _set_up(row: Row, cell: Cell, compiler: Callable[[Function], Function], inputs: Sequence[Tensor]) -> Step:

@@ -20,8 +20,8 @@ RIGHT = (False, False, False, False, True, True, True, False, *[True] * 8)  # al
 EXPLANATION = (
     "Medians: {clock}; wall time of a call until it has finished. torch.compile, aotkit: the fastest of each, by the "
     "first; by: which of aotkit's. torch.compile/, eager/: their time divided by aotkit's. MiB: peak of inputs, "
-    "outputs, gradients and all in between. roofline: how much of the bandwidth of a copy it reaches, if it moved no "
-    "more than it has to. FW: without gradients; FW+BW: forward and backward together."
+    "outputs, gradients and all in between. roofline: the time of a copy of as many bytes as have to be read and "
+    "written, in percent of aotkit's. FW: without gradients; FW+BW: forward and backward together."
 )
 CLOCK_NAMES = {"cuda": "GPU time between events, with a cold L2 cache", "cpu": "wall time"}
 WIDTH = 118
@@ -38,7 +38,7 @@ class Row(Outcome):
         wall: seconds from call to the end.
         peak_bytes: the most that is alive, with inputs.
         ideal_bytes: the least that has to be read and written.
-        ideal_seconds: what a copy takes that reads and writes as much.
+        ideal_seconds: what a copy that reads and writes as much took in the same rounds.
         compile_seconds: of the first call, with its check.
     """
 
@@ -100,6 +100,7 @@ class Summit:
 
     @property
     def roofline(self) -> float | None:
+        """What part of our time a copy takes that moves no more than has to be moved."""
         return self.ours.ideal_seconds / self.ours.seconds("kernel") if self.ours and self.ours.ideal_seconds else None
 
 

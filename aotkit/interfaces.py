@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 
 class GraphCompiler(Protocol):
@@ -65,6 +65,8 @@ class Backend:
         joint_pass: changes the joint graph in place before it is partitioned: `joint_pass(joint, joint_inputs)`.
         reuses_saved: whether a compiled backward graph may write into saved values: into those that Inductor calls
             donated, which nothing outside of the graph refers to. It gets copies where the graph is retained.
+        declines: why it cannot take an operation of a graph, or None if it can. Where it is given, the compilers get
+            regions instead of whole graphs: graphs of operations that they take.
         unavailable: why this machine cannot run the backend, or None if it can.
     """
 
@@ -74,6 +76,7 @@ class Backend:
     decompositions: Decompositions | Callable[[], Decompositions] = field(default_factory=dict)
     joint_pass: Callable[[GraphModule, Any], None] | None = None
     reuses_saved: bool = False
+    declines: Callable[[Node], str | None] | None = None
     unavailable: Callable[[], str | None] = always_available
 
 

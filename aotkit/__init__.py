@@ -1,7 +1,7 @@
 """Compile PyTorch training functions ahead of time, with backends and partitioners chosen by name."""
 
 from aotkit import nn
-from aotkit.api import bench, check, extract, frontier, memory_efficient_fusion, torch_backend
+from aotkit.api import bench, by_region, check, extract, frontier, memory_efficient_fusion, torch_backend
 from aotkit.comparison import CheckReport
 from aotkit.compiled_function import CompiledFunction
 from aotkit.compiler import compile
@@ -54,6 +54,7 @@ __all__ = [
     "UnsupportedError",
     "backend_status",
     "bench",
+    "by_region",
     "check",
     "compile",
     "extract",

@@ -1,6 +1,6 @@
 """The public functions around `compile`: extracting graphs, checking once, fusing, and backends for torch.compile."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aotkit.comparison import CheckReport
@@ -8,10 +8,10 @@ from aotkit.compiled_function import Capture
 from aotkit.compiler import compile
 from aotkit.dynamo import CapturedCompiler
 from aotkit.errors import UnavailableError
-from aotkit.interfaces import Graphs, Partitioner
+from aotkit.interfaces import Backend, Graphs, Partitioner
 from aotkit.modules import function_of
 from aotkit.recipe import Randomness, recipe_of
-from aotkit.registry import AnyBackend, backend_status
+from aotkit.registry import BackendSpec, OneBackend, backend_status, named_backends
 
 if TYPE_CHECKING:
     from aotkit.benchmark import BenchReport
@@ -27,7 +27,7 @@ def extract(
     fn: Callable[..., Any],
     /,
     *args: Any,
-    backend: str | AnyBackend = "nop",
+    backend: BackendSpec = "nop",
     partition: str | Partitioner = "default",
     **kwargs: Any,
 ) -> Graphs:
@@ -43,7 +43,7 @@ def check(
     fn: Callable[..., Any],
     /,
     *args: Any,
-    backend: str | AnyBackend = "auto",
+    backend: BackendSpec = "auto",
     partition: str | Partitioner = "auto",
     capture: Capture = "aot",
     random: Randomness = "shared",
@@ -99,10 +99,48 @@ def memory_efficient_fusion(fn: F, /, **options: Any) -> F:
 
 
 def torch_backend(
-    backend: str | AnyBackend = "auto", partition: str | Partitioner = "auto", *, check: bool = True
+    backend: BackendSpec = "auto", partition: str | Partitioner = "auto", *, check: bool = True
 ) -> CapturedCompiler:
     """A backend for torch.compile: `torch.compile(fn, backend=aotkit.torch_backend("nop", "nx_min_cut"))`.
 
     Each graph that Dynamo captures is compared with eager on its first run, unless `check` is off.
     """
     return CapturedCompiler(recipe_of(None, backend, partition, dynamic=False), check)
+
+
+def by_region(
+    *backends: OneBackend,
+    min_region_size: int = 2,
+    horizontal: bool = False,
+    skip_ops: Sequence[Any] = (),
+    strict: bool = False,
+) -> Backend:
+    """A backend that shares each graph among several: `backend=by_region("mine", "inductor", skip_ops=["aten.mm"])`.
+
+    Each operation goes to the first backend that takes it, by its `declines`; one without `declines` takes all that is
+    left. What a backend takes is cut into regions as large as possible, from which no value leads back into one, and
+    which its compiler gets as graphs. All else runs as it is: what nobody takes, views at the edges of regions, copies
+    that a region would return of what it is given. `Graphs.regions` tells what became of each operation, and why.
+    `backend=["mine", "inductor"]` means the same, without options.
+
+    A function is traced once for all of them: what any of them decomposes is decomposed, by the first one's rule where
+    several have one. Their joint passes run one after the other, and none may write into saved values.
+
+    Args:
+        backends: names, `Backend`s or graph compilers.
+        min_region_size: the fewest operations, views aside, of which a region is made; 1: single ones, too.
+        horizontal: also merge regions that read the same tensor, though neither reads the other's results. It is then
+            read once, by fewer kernels, but what they compute lives longer.
+        skip_ops: operators that no backend gets, as graphs have them: "aten.gelu", "aten.sum.dim_IntList", or objects.
+        strict: an operation that every backend declines is a CompileError, and so is a compiler's failure; else such a
+            region runs as it is, which the logger `aotkit` tells as a warning. What `min_region_size`, `skip_ops` and
+            the edges of regions leave out is none.
+
+    Raises:
+        UnknownNameError, UnavailableError: a backend cannot be had.
+        TypeError, ValueError: an argument is none of the above, or a backend gets nothing.
+    """
+    from aotkit import regions
+
+    options = regions.options_of(min_region_size, horizontal, skip_ops, strict)
+    return regions.shared(named_backends(backends), options)

@@ -30,7 +30,7 @@ from aotkit.interfaces import Graphs, Partitioner
 from aotkit.methods import BoundFunction
 from aotkit.recipe import Randomness, recipe_of
 from aotkit.recompilation import Recompilations, describe
-from aotkit.registry import AnyBackend
+from aotkit.registry import BackendSpec
 from aotkit.signature import Signature, outcome_in_eager
 from aotkit.substitution import Progress
 from aotkit.verdicts import EagerVerdicts
@@ -43,7 +43,7 @@ OnError = Literal["raise", "eager"]
 
 
 def options_of(
-    backend: str | AnyBackend,
+    backend: BackendSpec,
     partition: str | Partitioner,
     check: bool,
     capture: str,
@@ -71,7 +71,7 @@ class CompiledFunction(Generic[P, R]):
         self,
         fn: Callable[P, R],
         *,
-        backend: str | AnyBackend,
+        backend: BackendSpec,
         partition: str | Partitioner,
         check: bool,
         capture: Capture,

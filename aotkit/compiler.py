@@ -9,7 +9,7 @@ from torch import nn
 from aotkit.compiled_function import Capture, CompiledFunction, OnError, options_of
 from aotkit.interfaces import Partitioner
 from aotkit.recipe import Randomness
-from aotkit.registry import AnyBackend
+from aotkit.registry import BackendSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,7 +21,7 @@ def compile(  # type: ignore[overload-overlap]
     fn: M,
     /,
     *,
-    backend: str | AnyBackend = ...,
+    backend: BackendSpec = ...,
     partition: str | Partitioner = ...,
     check: bool = ...,
     capture: Capture = ...,
@@ -34,7 +34,7 @@ def compile(
     fn: Callable[P, R],
     /,
     *,
-    backend: str | AnyBackend = ...,
+    backend: BackendSpec = ...,
     partition: str | Partitioner = ...,
     check: bool = ...,
     capture: Capture = ...,
@@ -45,7 +45,7 @@ def compile(
 @overload
 def compile(
     *,
-    backend: str | AnyBackend = ...,
+    backend: BackendSpec = ...,
     partition: str | Partitioner = ...,
     check: bool = ...,
     capture: Capture = ...,
@@ -57,7 +57,7 @@ def compile(
     fn: Any = None,
     /,
     *,
-    backend: str | AnyBackend = "auto",
+    backend: BackendSpec = "auto",
     partition: str | Partitioner = "auto",
     check: bool = True,
     capture: Capture = "aot",

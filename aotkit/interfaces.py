@@ -80,6 +80,38 @@ class Backend:
     unavailable: Callable[[], str | None] = always_available
 
 
+@dataclass(frozen=True)
+class Region:
+    """Operations of a graph that one backend compiles together. All is given by the names of nodes.
+
+    Attributes:
+        backend: the backend's name.
+        nodes: in the order of the graph; constants that it computes for itself are not among them.
+        failure: why its compiler failed, so that it runs as it is; None if it did not.
+    """
+
+    backend: str
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Regions:
+    """How a graph is divided among backends that take parts of it.
+
+    Attributes:
+        backends: their names, in the order in which they choose.
+        regions: in the order in which they run.
+        outside: operation that runs as it is -> why it is in no region, for each backend.
+    """
+
+    backends: tuple[str, ...]
+    regions: tuple[Region, ...]
+    outside: Mapping[str, tuple[str, ...]]
+
+
 @dataclass
 class Graphs:
     """Copies of the graphs of one compilation, taken before any compiler touched them.
@@ -95,6 +127,7 @@ class Graphs:
         joint: what the partitioner was given.
         num_outputs: how many outputs of `forward` are not saved values.
         input_names: one for each placeholder of `forward`: `x`, `layer.weight`, ...
+        regions: "forward" and "backward" -> how that graph is divided, if it is.
     """
 
     name: str
@@ -105,6 +138,7 @@ class Graphs:
     backward: GraphModule | None = None
     num_outputs: int = 0
     input_names: Sequence[str] = ()
+    regions: Mapping[str, Regions] = field(default_factory=dict)
 
     def __str__(self) -> str:
         from aotkit.inspection import render_text

@@ -4,13 +4,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit.aot import (
     CompiledGraphs,
-    boxed,
     copy_graph,
     copy_saved_mutated_inputs,
     donated_inputs,
@@ -21,12 +19,10 @@ from aotkit.aot import (
     sparing_retained,
     sparse_nodes,
 )
-from aotkit.errors import AotkitError, BudgetError, CompileError, TraceError
+from aotkit.calls import Blame, Boxed, boxed_call, checked_once, results_of
+from aotkit.errors import CompileError, TraceError
 from aotkit.inspection import credit_backward
-from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Graphs, Partitioner
-
-Boxed = Callable[[list[Any]], Sequence[Any]]
-MOST_CODE_LINES = 60
+from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Graphs, Partitioner, Regions
 
 
 class Pipeline:
@@ -41,7 +37,8 @@ class Pipeline:
         self._num_outputs: int | None = None
         self.gradient_uses: Sequence[frozenset[int]] = ()
         self.graphs: Graphs | None = None
-        self._compiled: dict[str, tuple[Callable[[list[Any]], Sequence[Any]], GraphModule]] = {}
+        self._compiled: dict[str, tuple[Boxed, GraphModule]] = {}
+        self._regions: dict[str, Regions] = {}
 
     def keywords(self) -> dict[str, Any]:
         """Keyword arguments for AOTAutograd."""
@@ -95,85 +92,42 @@ class Pipeline:
         num_outputs = self._num_outputs
         if num_outputs is None:  # no joint graph: inference
             self._refuse_sparse(gm)
-            num_outputs = len(_results(gm))
+            num_outputs = len(results_of(gm))
         self.graphs = self._new_graphs(
-            forward=copy_graph(gm), joint=self._joint, backward=self._backward, num_outputs=num_outputs
-        )
+            forward=copy_graph(gm), joint=self._joint, backward=self._backward, num_outputs=num_outputs,
+            regions=self._regions,
+        )  # fmt: skip
         promise_strides(gm, num_outputs)
         return self._compile(compiler, "forward", gm, example_inputs)
 
-    def _compile(
-        self, compiler: GraphCompiler, role: str, gm: GraphModule, example_inputs: Sequence[Tensor]
-    ) -> Callable[[list[Any]], Sequence[Any]]:
+    def _compile(self, compiler: GraphCompiler, role: str, gm: GraphModule, example_inputs: Sequence[Tensor]) -> Boxed:
         kept = copy_graph(gm)
         donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
         with self._blame(f"backend {self._backend_name!r}", role, kept), outside_fake_mode():
-            run = compiler(gm, example_inputs)
-            if not callable(run):
-                raise CompileError(f"it returned {type(run).__name__}, not a callable")
-        run = sparing_retained(_boxed(run), donated)
+            run = boxed_call(compiler(gm, example_inputs))
+        if "regions" in gm.meta:
+            self._regions[role] = gm.meta["regions"]
+        run = sparing_retained(run, donated)
         blame = functools.partial(self._blame, f"backend {self._backend_name!r}", role, kept)
         # The guard of a call has compared the inputs of a forward graph with those it was compiled for.
         later = getattr(run, "unchecked", run) if role == "forward" else run
-        self._compiled[role] = _checked_once(run, later, kept, blame), kept
-        return _checked_once(run, run, kept, blame)
+        self._compiled[role] = checked_once(run, later, kept, blame), kept
+        return checked_once(run, run, kept, blame)
 
     @property
     def _backend_name(self) -> str:
         return str(self._new_graphs.keywords["backend"])
 
-    def _blame(self, culprit: str, role: str, gm: GraphModule) -> "_Blame":
-        return _Blame(f"{culprit} failed on the {role} graph of {self._new_graphs.keywords['name']!r}", gm)
-
-
-class _Blame:
-    """Turns whatever a plug-in raises into a CompileError that shows the graph, but for what needs no graph."""
-
-    def __init__(self, what: str, gm: GraphModule) -> None:
-        self._what = what
-        self._gm = gm
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if not isinstance(error, Exception) or (isinstance(error, AotkitError) and not isinstance(error, CompileError)):
-            return
-        if isinstance(error, BudgetError) or (isinstance(error, CompileError) and hasattr(error, "graph")):
-            return
-        detail = str(error) if isinstance(error, CompileError) else f"{type(error).__name__}: {error}"
-        wrapped = CompileError(f"{self._what}: {detail}\n{_code(self._gm)}")
-        wrapped.graph = self._gm  # type: ignore[attr-defined]
-        raise wrapped from error
-
-
-def _code(gm: GraphModule) -> str:
-    lines = gm.print_readable(print_output=False).splitlines()
-    if len(lines) > MOST_CODE_LINES:
-        lines = [*lines[:MOST_CODE_LINES], f"... {len(lines) - MOST_CODE_LINES} more lines: see the error's .graph"]
-    return "\n".join(lines)
+    def _blame(self, culprit: str, role: str, gm: GraphModule) -> Blame:
+        return Blame(f"{culprit} failed on the {role} graph of {self._new_graphs.keywords['name']!r}", gm)
 
 
 def _table(decompositions: Any) -> Decompositions:
     return decompositions() if callable(decompositions) else decompositions  # type: ignore[no-any-return]
 
 
-def _boxed(run: Callable[..., Any]) -> Callable[[list[Any]], Sequence[Any]]:
-    if getattr(run, "_boxed_call", False):
-        return run
-    if isinstance(run, GraphModule):
-        return boxed(run)
-
-    def call(args: list[Any]) -> Sequence[Any]:
-        values = tuple(args)
-        args.clear()
-        return run(*values)  # type: ignore[no-any-return]
-
-    return call
-
-
 def _same_saved_values(forward: GraphModule, backward: GraphModule, num_fwd_outputs: int, tangents: int) -> None:
-    saved = len(_results(forward)) - num_fwd_outputs
+    saved = len(results_of(forward)) - num_fwd_outputs
     # torch adds inputs for the states of CUDA generators after partitioning, and for the order of effects before.
     added = ("bwd_rng_state", "tangents_token")
     inputs = [n for n in backward.graph.find_nodes(op="placeholder") if not n.name.startswith(added)]
@@ -182,59 +136,3 @@ def _same_saved_values(forward: GraphModule, backward: GraphModule, num_fwd_outp
             f"its forward graph saves {saved} values and there are {tangents} tangents, but its backward graph takes "
             f"{len(inputs)} inputs"
         )
-
-
-def _results(gm: GraphModule) -> Sequence[Any]:
-    (output,) = gm.graph.find_nodes(op="output")
-    return output.args[0]  # type: ignore[no-any-return]
-
-
-def _checked_once(run: Boxed, later: Boxed, gm: GraphModule, blame: Callable[[], "_Blame"]) -> Boxed:
-    """Compare the number, shapes, dtypes and devices of the first run's outputs with what the graph promises.
-
-    Args:
-        later: what runs from the second time on.
-    """
-    promised: list[Any] | None = [n.meta.get("val") if isinstance(n, torch.fx.Node) else n for n in _results(gm)]
-
-    def call(args: list[Any]) -> Sequence[Any]:
-        nonlocal promised
-        if (expected := promised) is None:  # another thread may set it meanwhile
-            return later(args)
-        with blame():
-            results = run(args)
-            _compare(results, expected)
-        promised = None
-        return results
-
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
-
-
-def _compare(results: Any, promised: Sequence[Any]) -> None:
-    if not isinstance(results, list | tuple):
-        raise CompileError(f"its compiled function returned {type(results).__name__}, not a list or tuple of outputs")
-    if len(results) != len(promised):
-        raise CompileError(f"its compiled function returned {len(results)} outputs; the graph has {len(promised)}")
-    for i, (got, want) in enumerate(zip(results, promised, strict=True)):
-        if _kind(got) != _kind(want) or (isinstance(want, Tensor) and _differ(got.shape, want.shape)):
-            raise CompileError(
-                f"its compiled function returned {_show(got)} as output {i}; the graph has {_show(want)}"
-            )
-
-
-def _kind(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value is None
-    # Fused attention on CUDA returns its random seeds on the CPU, whatever torch's description of it says.
-    return value.dtype, value.device if value.dim() else None
-
-
-def _differ(got: Sequence[Any], want: Sequence[Any]) -> bool:
-    return len(got) != len(want) or any(isinstance(w, int) and g != w for g, w in zip(got, want, strict=True))
-
-
-def _show(value: Any) -> str:
-    if not isinstance(value, Tensor):
-        return type(value).__name__
-    return f"a tensor of {value.dtype}, shape {list(value.shape)}, on {value.device}"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from aotkit.interfaces import Backend, Graphs, Partitioner
 from aotkit.pipeline import Pipeline
-from aotkit.registry import AnyBackend, get_backend, get_partitioner, name_of
+from aotkit.registry import BackendSpec, get_backend, get_partitioner, name_of
 
 Randomness = Literal["shared", "torch"]
 
@@ -43,7 +43,7 @@ class Recipe:
 
 
 def recipe_of(
-    fn: Any, backend: str | AnyBackend, partition: str | Partitioner, dynamic: bool, random: Randomness = "torch"
+    fn: Any, backend: BackendSpec, partition: str | Partitioner, dynamic: bool, random: Randomness = "torch"
 ) -> Recipe:
     """Resolve the names; what cannot be had fails here, before any tracing."""
     backend = default_backend() if backend == "auto" else backend

@@ -8,7 +8,7 @@ Two sources, looked up in this order: objects registered in this process with `r
 import difflib
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, overload
 
@@ -17,6 +17,8 @@ from aotkit.interfaces import Backend, GraphCompiler, Partitioner
 
 T = TypeVar("T")
 AnyBackend = Backend | GraphCompiler
+OneBackend = str | AnyBackend
+BackendSpec = OneBackend | Sequence[OneBackend]
 
 
 class Registry(Generic[T]):
@@ -204,13 +206,35 @@ def unregister_partitioner(name: str) -> None:
     PARTITIONERS.unregister(name)
 
 
-def get_backend(spec: str | AnyBackend) -> Backend:
-    """What `backend=` means: a registered name, `dynamo:NAME`, a `Backend`, or a graph compiler.
+def get_backend(spec: BackendSpec) -> Backend:
+    """What `backend=` means: a registered name, `dynamo:NAME`, a `Backend`, a graph compiler, or a list of such.
+
+    A backend that takes only parts of graphs comes as one that takes whole graphs, and leaves the rest as it is; so
+    does a list, of which each operation goes to the first backend that takes it: see `by_region`.
 
     Raises:
         UnknownNameError: there is no such name; the message suggests the nearest.
         UnavailableError: this machine cannot run it, or its package is broken.
+        ValueError: a list is empty, or an entry of it gets nothing.
     """
+    several = named_backends(spec if isinstance(spec, list | tuple) else [spec])  # type: ignore[list-item]
+    if len(several) == 1 and several[0][1].declines is None:
+        return several[0][1]
+    from aotkit import regions
+
+    return regions.shared(several, regions.Options())
+
+
+def named_backends(specs: Sequence[OneBackend]) -> list[tuple[str, Backend]]:
+    """Each backend with its name, as it is: those that take parts of graphs only get no whole ones.
+
+    Raises:
+        UnknownNameError, UnavailableError: as `get_backend`.
+    """
+    return [(name_of(spec), _one_backend(spec)) for spec in specs]
+
+
+def _one_backend(spec: OneBackend) -> Backend:
     found = _lookup_backend(spec) if isinstance(spec, str) else spec
     found = _plugin("backend", found)
     backend = found if isinstance(found, Backend) else Backend(found)
@@ -253,5 +277,7 @@ def name_of(spec: Any) -> str:
     """How messages call a backend or partitioner: its registered name, or its function's."""
     if isinstance(spec, str):
         return spec
+    if isinstance(spec, list | tuple):
+        return ", ".join(map(name_of, spec))
     obj = _function(spec)
     return str(getattr(obj, "__name__", type(obj).__name__))

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.aot import pytree
+from aotkit.aot.effects import changes_inputs
 from aotkit.aot.partition import flops, storages
 from aotkit.benchmark.operator_costs import LOOKUPS, is_barrier
 from aotkit.inspection.nodes import packet_name
@@ -87,7 +88,7 @@ def dataflow(gm: GraphModule, given: Sequence[Sequence[Memory]] = ()) -> Dataflo
         made = [memory for key, memory in known[node].items() if key not in seen]
         if node.op == "get_attr":
             flow.constants += made
-        elif made or _changes_inputs(node):
+        elif made or changes_inputs(node):
             work = flops(node)
             flow.steps.append(Step(_reads(node, known), made, work, is_barrier(node, work)))
     return flow
@@ -97,11 +98,6 @@ def _placed(own: Mapping[Any, int], given: Sequence[Memory], shared: dict[Any, M
     if given:
         return dict(zip(own, given, strict=True))
     return {key: shared.setdefault(key, Memory(size)) for key, size in own.items()}
-
-
-def _changes_inputs(node: Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
 
 
 def _reads(node: Node, known: Mapping[Node, Mapping[Any, Memory]]) -> dict[tuple[Hashable, Memory], int]:

@@ -20,7 +20,7 @@ from aotkit.modules import function_of
 from aotkit.partitioners.rematerialization.devices import Device, device_of
 from aotkit.partitioners.rematerialization.values import values_of
 from aotkit.recipe import Randomness, Recipe, recipe_of
-from aotkit.registry import AnyBackend, get_backend
+from aotkit.registry import BackendSpec, get_backend
 
 FRACTIONS = tuple(tenths / 10 for tenths in range(10, -1, -1))
 
@@ -29,7 +29,7 @@ def frontier(
     fn: Callable[..., Any],
     /,
     *args: Any,
-    backend: str | AnyBackend = "auto",
+    backend: BackendSpec = "auto",
     device: Device | None = None,
     capture: Capture = "aot",
     random: Randomness = "shared",

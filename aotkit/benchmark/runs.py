@@ -20,7 +20,7 @@ from aotkit.errors import AotkitError, MismatchError, TraceError
 from aotkit.input_copies import copy_inputs
 from aotkit.inspection import saved_bytes
 from aotkit.interfaces import Partitioner
-from aotkit.registry import AnyBackend, backend_status, list_partitioners, name_of, partitioner_status
+from aotkit.registry import BackendSpec, backend_status, list_partitioners, name_of, partitioner_status
 
 NOT_TIMED = {"print"}  # it prints the graph instead of compiling it
 
@@ -29,7 +29,7 @@ def bench(
     fn: Callable[..., Any],
     /,
     *args: Any,
-    backends: Sequence[str | AnyBackend] | None = None,
+    backends: Sequence[BackendSpec] | None = None,
     partitions: Sequence[str | Partitioner] | None = None,
     seconds: float = 10.0,
     capture: Capture = "aot",

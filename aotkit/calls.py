@@ -1,0 +1,120 @@
+"""Calls of what plug-ins provide: their errors as CompileErrors, what their compiled functions take and return."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from aotkit.aot import boxed
+from aotkit.errors import AotkitError, BudgetError, CompileError
+
+Boxed = Callable[[list[Any]], Sequence[Any]]
+MOST_CODE_LINES = 60
+
+
+class Blame:
+    """Turns whatever a plug-in raises into a CompileError that shows the graph, but for what needs no graph."""
+
+    def __init__(self, what: str, gm: GraphModule) -> None:
+        self._what = what
+        self._gm = gm
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if not isinstance(error, Exception) or (isinstance(error, AotkitError) and not isinstance(error, CompileError)):
+            return
+        if isinstance(error, BudgetError) or (isinstance(error, CompileError) and hasattr(error, "graph")):
+            return
+        detail = str(error) if isinstance(error, CompileError) else f"{type(error).__name__}: {error}"
+        wrapped = CompileError(f"{self._what}: {detail}\n{_code(self._gm)}")
+        wrapped.graph = self._gm  # type: ignore[attr-defined]
+        raise wrapped from error
+
+
+def _code(gm: GraphModule) -> str:
+    lines = gm.print_readable(print_output=False).splitlines()
+    if len(lines) > MOST_CODE_LINES:
+        lines = [*lines[:MOST_CODE_LINES], f"... {len(lines) - MOST_CODE_LINES} more lines: see the error's .graph"]
+    return "\n".join(lines)
+
+
+def boxed_call(run: Any) -> Boxed:
+    """What a compiler returned, as a function of one list of inputs, which it may empty.
+
+    Raises:
+        CompileError: it is no function.
+    """
+    if not callable(run):
+        raise CompileError(f"it returned {type(run).__name__}, not a callable")
+    if getattr(run, "_boxed_call", False):
+        return run  # type: ignore[no-any-return]
+    if isinstance(run, GraphModule):
+        return boxed(run)
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        values = tuple(args)
+        args.clear()
+        return run(*values)  # type: ignore[no-any-return]
+
+    return call
+
+
+def results_of(gm: GraphModule) -> Sequence[Any]:
+    """What a graph returns."""
+    (output,) = gm.graph.find_nodes(op="output")
+    return output.args[0]  # type: ignore[no-any-return]
+
+
+def checked_once(run: Boxed, later: Boxed, gm: GraphModule, blame: Callable[[], Blame]) -> Boxed:
+    """Compare the number, shapes, dtypes and devices of the first run's outputs with what the graph promises.
+
+    Args:
+        later: what runs from the second time on.
+    """
+    promised: list[Any] | None = [n.meta.get("val") if isinstance(n, torch.fx.Node) else n for n in results_of(gm)]
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        nonlocal promised
+        if (expected := promised) is None:  # another thread may set it meanwhile
+            return later(args)
+        with blame():
+            results = run(args)
+            _compare(results, expected)
+        promised = None
+        return results
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def _compare(results: Any, promised: Sequence[Any]) -> None:
+    if not isinstance(results, list | tuple):
+        raise CompileError(f"its compiled function returned {type(results).__name__}, not a list or tuple of outputs")
+    if len(results) != len(promised):
+        raise CompileError(f"its compiled function returned {len(results)} outputs; the graph has {len(promised)}")
+    for i, (got, want) in enumerate(zip(results, promised, strict=True)):
+        if _kind(got) != _kind(want) or (isinstance(want, Tensor) and _differ(got.shape, want.shape)):
+            raise CompileError(
+                f"its compiled function returned {_show(got)} as output {i}; the graph has {_show(want)}"
+            )
+
+
+def _kind(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value is None
+    # Fused attention on CUDA returns its random seeds on the CPU, whatever torch's description of it says.
+    return value.dtype, value.device if value.dim() else None
+
+
+def _differ(got: Sequence[Any], want: Sequence[Any]) -> bool:
+    return len(got) != len(want) or any(isinstance(w, int) and g != w for g, w in zip(got, want, strict=True))
+
+
+def _show(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"a tensor of {value.dtype}, shape {list(value.shape)}, on {value.device}"

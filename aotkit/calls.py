@@ -60,6 +60,7 @@ def boxed_call(run: Any) -> Boxed:
         args.clear()
         return run(*values)  # type: ignore[no-any-return]
 
+    call._boxed_call = True  # type: ignore[attr-defined]
     return call
 
 

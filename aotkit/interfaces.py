@@ -73,7 +73,7 @@ class Backend:
     fw_compiler: GraphCompiler
     bw_compiler: GraphCompiler | None = None
     inference_compiler: GraphCompiler | None = None
-    decompositions: Decompositions | Callable[[], Decompositions] = field(default_factory=dict)
+    decompositions: Decompositions | Callable[[], Decompositions] = field(default_factory=dict, hash=False)
     joint_pass: Callable[[GraphModule, Any], None] | None = None
     reuses_saved: bool = False
     declines: Callable[[Node], str | None] | None = None

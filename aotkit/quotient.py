@@ -43,7 +43,7 @@ class Quotient(Generic[T]):
         """Merge the node added last with those of its inputs to which it has no path around; tell if there are any."""
         inputs = self._inputs(node)
         wanted = {self.find(o) for o in others}
-        joined = wanted - self._ancestors(inputs, wanted)
+        joined = {w for w in wanted if not self._is_around(w, node)}
         if joined:
             # Nothing depends on it yet, so it may move to its inputs; else all that depends on those would move.
             self._rank[node] = self._above(inputs - joined)
@@ -53,7 +53,7 @@ class Quotient(Generic[T]):
     def merge_independent(self, a: T, b: T) -> bool:
         """Merge two nodes if neither depends on the other; tell whether."""
         a, b = sorted((self.find(a), self.find(b)), key=self._rank.__getitem__)
-        if a == b or a in self._inputs(b) or a in self._ancestors(self._inputs(b), {a}):
+        if a == b or a in self._inputs(b) or self._is_around(a, b):
             return False
         self._merge([a, b])
         return True
@@ -65,21 +65,37 @@ class Quotient(Generic[T]):
         self._before[node] = {self.find(i) for i in self._before[node]} - {node}
         return self._before[node]
 
-    def _ancestors(self, nodes: Iterable[T], wanted: Collection[T]) -> set[T]:
-        """Those of `wanted` on which the nodes depend."""
-        lowest = min((self._rank[w] for w in wanted), default=0)
-        stack, seen, found = list(nodes), set[T](), set[T]()
-        while stack and len(found) < len(wanted):
-            node = stack.pop()
-            if self._rank[node] <= lowest:
-                continue
-            for i in self._inputs(node):
-                if i not in seen and self._rank[i] >= lowest:
-                    seen.add(i)
-                    stack.append(i)
-                    if i in wanted:
-                        found.add(i)
-        return found
+    def _users(self, node: T) -> set[T]:
+        self._after[node] = {self.find(i) for i in self._after[node]} - {node}
+        return self._after[node]
+
+    def _is_around(self, a: T, b: T) -> bool:
+        """Whether there is a path from `a` to `b` through other nodes.
+
+        It is looked for from both ends in turns: where there is none, one end often has few nodes beyond it. Backward,
+        nodes of low rank go first: in a graph of layers nearly all depends on what has a lower one yet.
+        """
+        rank, (low, high) = self._rank, (self._rank[a], self._rank[b])
+        after, before = self._users(a) - {b}, self._inputs(b) - {a}
+        if not after.isdisjoint(before):
+            return True
+        forward = [n for n in after if rank[n] < high]
+        backward = [(rank[n], i, n) for i, n in enumerate(before) if rank[n] > low]
+        heapify(backward)
+        while forward and backward:
+            for n in self._users(forward.pop()) - after:
+                if n in before:
+                    return True
+                if rank[n] < high:
+                    after.add(n)
+                    forward.append(n)
+            for n in self._inputs(heappop(backward)[-1]) - before:
+                if n in after:
+                    return True
+                if rank[n] > low:
+                    before.add(n)
+                    heappush(backward, (rank[n], len(before), n))
+        return False
 
     def _merge(self, nodes: Sequence[T]) -> None:
         """Merge nodes of which none has a path to another but their edges."""
@@ -106,7 +122,7 @@ class Quotient(Generic[T]):
             node, rank = stack.pop()
             if self._rank[node] <= rank:
                 self._rank[node] = rank + 1
-                stack += [(self.find(n), rank + 1) for n in self._after[node] if self.find(n) != node]
+                stack += [(n, rank + 1) for n in self._users(node)]
 
 
 def in_order(after: Mapping[T, Collection[T]], position: Callable[[T], int]) -> list[T]:

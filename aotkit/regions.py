@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.aot import boxed, copy_graph, promise_strides
+from aotkit.aot import boxed, copy_graph, part_of_graph, promise_strides
 from aotkit.calls import Blame, Boxed, boxed_call, checked_once, results_of
 from aotkit.errors import CompileError
 from aotkit.inspection.nodes import operator_name, producer
@@ -226,7 +226,8 @@ class _Division:
     def _compile(self, choice: Choice, part: Part) -> Boxed:
         gm = subgraph(self._gm, part.nodes, part.inputs, part.outputs)
         promise_strides(gm, len(part.outputs))  # other parts were traced with these strides
-        run, kept, blame = self._try(choice, part, gm, [n.meta["val"] for n in part.inputs])
+        with part_of_graph():
+            run, kept, blame = self._try(choice, part, gm, [n.meta["val"] for n in part.inputs])
         return checked_once(run, run, kept, blame)
 
     def _try(

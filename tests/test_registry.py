@@ -100,7 +100,7 @@ def test_unknown_names_are_lookup_errors(get):
         get("xyzzy")
 
 
-@pytest.mark.parametrize("spec", [3, None, ("nop",)])
+@pytest.mark.parametrize("spec", [3, None, {"nop"}])
 def test_only_names_and_callables_are_plugins(get, kind, spec):
     with pytest.raises(TypeError, match=f"{kind} must be a registered name or a callable, not"):
         get(spec)

@@ -6,7 +6,7 @@ from typing import Any
 from torch.utils import _pytree
 
 from aotkit.aot import native
-from aotkit.aot.alone import compile_alone, random_states, set_random_states, without_autocast
+from aotkit.aot.alone import compile_alone, part_of_graph, random_states, set_random_states, without_autocast
 from aotkit.aot.backward import gradient_uses, run_watched, unused_gradients
 from aotkit.aot.donation import donated_inputs, sparing_retained
 from aotkit.aot.dynamo import captured_names, dynamo_backend, dynamo_compile, uncompiled_graph
@@ -95,6 +95,7 @@ __all__ = [
     "nnc_fuses_on_cpu",
     "no_other_randomness",
     "outside_fake_mode",
+    "part_of_graph",
     "partition_alone",
     "promise_strides",
     "pytree",

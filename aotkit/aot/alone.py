@@ -1,7 +1,7 @@
 """Compile and run one graph outside of AOTAutograd."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +23,14 @@ def compile_alone(compiler: Callable[..., Any], gm: GraphModule, inputs: Sequenc
     fake_mode, fakes = propagate(gm, inputs)
     with tracing(TracingContext(fake_mode)), settings(), outside_fake_mode():
         return compiler(gm, fakes)  # type: ignore[no-any-return]
+
+
+def part_of_graph() -> AbstractContextManager[Any]:
+    """Parts of a graph are compiled under this: what compilers read and report of the whole graph is not theirs."""
+    from torch._guards import TracingContext, tracing
+
+    context = TracingContext.try_get()
+    return tracing(TracingContext(context.fake_mode)) if context is not None else nullcontext()
 
 
 def propagate(gm: GraphModule, inputs: Sequence[Tensor]) -> tuple[Any, list[Tensor]]:

@@ -6,6 +6,7 @@ Function names and source lines are the user's text: nothing in them may act as 
 import re
 from html import escape
 
+from aotkit.inspection.divided import region_lines
 from aotkit.inspection.lines import Line, backward_lines, forward_lines
 from aotkit.inspection.text import COLUMNS, operation_count, table_rows, title, totals
 from aotkit.interfaces import Graphs
@@ -25,6 +26,8 @@ def render_markdown(graphs: Graphs) -> str:
             table = [COLUMNS, ("---", "---", "---:", "---", "---", "---"), *(map(_markdown, row) for row in rows)]
             parts.append("\n".join(f"| {' | '.join(row)} |" for row in table))
         parts.append("\n".join(f"- {_markdown(line)}" for line in totals(graphs)))
+    if graphs.regions:
+        parts.append("\n".join(f"- {_markdown(line.strip())}" for line in region_lines(graphs)))
     parts += [_fence(lines) for lines in (forward_lines(graphs), backward_lines(graphs)) if lines]
     return "\n\n".join(parts) + "\n"
 
@@ -41,6 +44,8 @@ def render_html(graphs: Graphs) -> str:
     if graphs.backward is not None:
         parts.append(_html_table(table_rows(graphs)))
         parts.append("<ul>" + "".join(f"<li>{escape(line)}</li>" for line in totals(graphs)) + "</ul>")
+    if graphs.regions:
+        parts.append("<ul>" + "".join(f"<li>{escape(line)}</li>" for line in region_lines(graphs)) + "</ul>")
     return f'<div class="aotkit-graphs">{"".join(parts)}</div>'
 
 

@@ -8,6 +8,7 @@ from itertools import zip_longest
 import torch
 
 from aotkit.inspection.costs import recomputation_costs, total_cost
+from aotkit.inspection.divided import region_lines
 from aotkit.inspection.lines import Line, backward_lines, forward_lines, input_labels, value_label
 from aotkit.inspection.nodes import bytes_name, is_operation, size_hint, tensor_type_name
 from aotkit.inspection.saved import SavedValue, recomputed_views, saved_values, storage_bytes
@@ -30,6 +31,8 @@ def render_text(graphs: Graphs, width: int | None = None) -> str:
     sections = [_paragraph([title(graphs), operation_count(graphs)], width), _listings(graphs, width)]
     if graphs.backward is not None:
         sections += [_table(graphs, width), _paragraph(totals(graphs), width)]
+    if graphs.regions:
+        sections.append(_paragraph(region_lines(graphs), width))
     return "\n\n".join(sections)
 
 

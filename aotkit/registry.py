@@ -248,11 +248,15 @@ def _one_backend(spec: OneBackend) -> Backend:
 
 
 def _lookup_backend(name: str) -> AnyBackend:
-    prefix, _, dynamo_name = name.partition(":")
-    if prefix == "dynamo" and dynamo_name:
+    prefix, _, inner = name.partition(":")
+    if prefix == "dynamo" and inner:
         from aotkit.aot import dynamo_backend
 
-        return dynamo_backend(dynamo_name)
+        return dynamo_backend(inner)
+    if prefix == "cudagraphs" and inner:
+        from aotkit.cuda_graphs import with_cuda_graphs
+
+        return with_cuda_graphs(get_backend(inner))
     return BACKENDS.lookup(name)
 
 

@@ -6,7 +6,14 @@ from typing import Any
 from torch.utils import _pytree
 
 from aotkit.aot import native
-from aotkit.aot.alone import compile_alone, part_of_graph, random_states, set_random_states, without_autocast
+from aotkit.aot.alone import (
+    compile_alone,
+    part_of_graph,
+    random_states,
+    scalars_on,
+    set_random_states,
+    without_autocast,
+)
 from aotkit.aot.backward import gradient_uses, run_watched, unused_gradients
 from aotkit.aot.donation import donated_inputs, sparing_retained
 from aotkit.aot.dynamo import captured_names, dynamo_backend, dynamo_compile, uncompiled_graph
@@ -38,7 +45,7 @@ from aotkit.aot.graphs import (
 from aotkit.aot.joint import JOINT_TAGS, are_alike, partition_alone, tangents_of
 from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
 from aotkit.aot.shared_random import SharedRandom
-from aotkit.aot.tensors import memory_pattern, negated, tensor_guard, tensor_kind, why_eager_tensor
+from aotkit.aot.tensors import memory_pattern, negated, storage_users, tensor_guard, tensor_kind, why_eager_tensor
 from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
 from aotkit.aot.tracing import (
     COMPILE_LOCK,
@@ -103,10 +110,12 @@ __all__ = [
     "random_state",
     "random_states",
     "run_watched",
+    "scalars_on",
     "separate_gradients",
     "set_random_states",
     "sparing_retained",
     "sparse_nodes",
+    "storage_users",
     "tangents_of",
     "tensor_guard",
     "tensor_kind",

@@ -61,3 +61,19 @@ def set_random_states(states: Sequence[Tensor]) -> None:
     cpu, *cuda = states
     torch.set_rng_state(cpu)
     torch.cuda.set_rng_state_all(cuda)
+
+
+def scalars_on(device: torch.device, gm: GraphModule, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Have a graph take its 0-dimensional inputs on a device; what stands for all of its inputs then."""
+    from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+
+    moving = [i for i, x in enumerate(inputs) if x.dim() == 0 and x.device != device]
+    if not moving:
+        return list(inputs)
+    fake_mode: Any = inputs[0].fake_mode  # type: ignore[attr-defined]
+    fakes = list(inputs)
+    with fake_mode:
+        for i in moving:
+            fakes[i] = torch.empty_strided((), (), dtype=inputs[i].dtype, device=device)
+    FakeTensorProp(gm, fake_mode).propagate_dont_convert_inputs(*fakes)
+    return fakes

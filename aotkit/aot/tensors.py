@@ -89,3 +89,8 @@ def memory_pattern(tensors: Sequence[Tensor], offsets: bool = False) -> Hashable
 def negated(tensor: Tensor) -> Tensor:
     """A view of the negative of a tensor, by its negative bit."""
     return torch._neg_view(tensor)
+
+
+def storage_users(storage: torch.UntypedStorage) -> int:
+    """How many tensors and storages refer to some memory."""
+    return int(torch._C._storage_Use_Count(storage._cdata))

@@ -12,6 +12,7 @@ without it the limit is met closely, the bound is tightened, and both are tried:
 
 import heapq
 import itertools
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -23,6 +24,7 @@ from aotkit.partitioners.rematerialization.problem import Impossible, Problem, t
 GAP = 0.01
 MOST_BRANCHES = 8
 TIE = 2**60  # more than twice the bytes of any graph
+Bound = Fraction | float  # a time, exactly; infinite if there is nothing that it bounds
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,9 @@ def fastest_within(tradeoff: Tradeoff, limit: int) -> Choice:
     """
     number = itertools.count()
     root = _edge(tradeoff, limit)
-    best, open_ = _filled(tradeoff, root.best, limit), [(root.bound, next(number), root)]
-    settled = Fraction(best.time)  # the least bound of what is not branched any further
+    best = _filled(tradeoff, root.best, limit)
+    open_: list[tuple[Bound, int, _Edge]] = [(root.bound, next(number), root)]
+    settled: Bound = Fraction(best.time)  # the least bound of what is not branched any further
     for _ in range(MOST_BRANCHES):
         if not open_ or _gap(tradeoff, best, min(open_[0][0], settled)) <= GAP:
             break
@@ -138,7 +141,7 @@ def fastest_within(tradeoff: Tradeoff, limit: int) -> Choice:
         if (value := edge.indivisible(limit)) is None:
             settled = min(settled, bound)
             continue
-        if (tighter := _bound_in_multiples(edge.tradeoff, limit, tradeoff.kept[value])) > bound:
+        if (tighter := _bound_by_multiples(edge, limit, tradeoff.kept[value])) > bound:
             heapq.heappush(open_, (tighter, next(number), edge))
             continue
         for branch in _with_and_without(edge.tradeoff, value):
@@ -151,8 +154,8 @@ def fastest_within(tradeoff: Tradeoff, limit: int) -> Choice:
     return replace(best, gap=_gap(tradeoff, best, min([settled, *(bound for bound, *_ in open_)])))
 
 
-def _gap(tradeoff: Tradeoff, best: Choice, bound: Fraction) -> float:
-    return float(max(best.time - bound, Fraction(0)) / max(tradeoff.anyway + best.time, 1))
+def _gap(tradeoff: Tradeoff, best: Choice, bound: Bound) -> float:
+    return max(0.0, float(best.time - bound)) / max(tradeoff.anyway + best.time, 1)
 
 
 @dataclass(frozen=True)
@@ -205,15 +208,29 @@ def _ends(tradeoff: Tradeoff, limit: int) -> tuple[Choice, Choice, Fraction]:
         above, below = (middle, below) if middle.kept > limit else (above, middle)
 
 
-def _bound_in_multiples(tradeoff: Tradeoff, limit: int, size: int) -> Fraction:
-    """What no choice within a limit can be faster than, if bytes count in multiples of a size, rounded down.
+def _bound_by_multiples(edge: _Edge, limit: int, size: int) -> Bound:
+    """What no choice within a limit can be faster than, by how often a size fits into the limit.
 
-    So much a choice within the limit takes at most of the limit rounded down. If most of the memory is in values of
-    about that size, what is between two multiples cannot be used.
+    In multiples of the size, rounded down, a choice keeps at most the limit rounded down. Either it keeps one less, or
+    exactly that: then what rounding leaves off its values has to fit into what it leaves off the limit. To count these
+    bytes several times is no less true, and tells the most if all of them that the edge's best choice keeps weigh as
+    much as one multiple, as they could be kept in its place.
     """
-    rounded = replace(tradeoff, kept=[kept // size for kept in tradeoff.kept])
-    above, _, price = _ends(rounded, limit // size)
-    return above.time + price * (above.kept - limit // size)
+    kept, (count, rest) = edge.tradeoff.kept, divmod(limit, size)
+    multiples = [nbytes // size for nbytes in kept]
+    times = max(1, size // max(1, sum(kept[v] % size for v in edge.best.saved)))
+    exactly = _bound(edge.tradeoff, [nbytes + times * (nbytes % size) for nbytes in kept], limit + times * rest)
+    at_most = _bound(edge.tradeoff, multiples, count)
+    return max(at_most, min(exactly, _bound(edge.tradeoff, multiples, count - 1)))
+
+
+def _bound(tradeoff: Tradeoff, kept: Sequence[int], limit: int) -> Bound:
+    """What no choice can be faster than that keeps within a limit, if bytes are counted otherwise; may be infinite."""
+    try:
+        above, _, price = _ends(replace(tradeoff, kept=kept), limit)
+    except OverBudget:
+        return math.inf
+    return above.time + price * (above.kept - limit)
 
 
 def _filled(tradeoff: Tradeoff, choice: Choice, limit: int) -> Choice:

@@ -79,8 +79,10 @@ def test_a_budget_is_kept_and_its_gap_is_certified(seed):
 
 
 def random_tradeoff(draw, most):
+    """Half of them have values of few sizes, of which several fit into a budget with little to spare."""
     problem = random_problem(draw, draw.randint(4, most))
-    return Tradeoff(problem, [draw.randint(1, 30) if save else 0 for save in problem.save])
+    sizes = draw.choice([range(1, 31), [1, 2, 20, 21]])
+    return Tradeoff(problem, [draw.choice(sizes) if save else 0 for save in problem.save])
 
 
 def all_choices(tradeoff: Tradeoff) -> list[Choice]:
@@ -106,6 +108,15 @@ def test_equal_layers_are_told_apart():
         choice = fastest_within(tradeoff, 100 * (2 * layers - 1 - recomputed))
         assert choice.kept == 100 * (2 * layers - 1 - recomputed)
         assert choice.gap == 0
+
+
+def test_small_values_that_together_take_the_place_of_a_large_one_are_certified():
+    """Of ten large values four fit into the budget with three small ones, or three with all twenty, which is faster."""
+    large, small = 10, 20
+    again = [50] * large + [10] * small
+    problem = Problem([[] for _ in again], save=[1] * len(again), recompute=again, needed=range(len(again)))
+    choice = fastest_within(Tradeoff(problem, [100] * large + [1] * small), 403)
+    assert (choice.kept, choice.gap) == (320, 0)
 
 
 @pytest.mark.parametrize("seed", range(4))

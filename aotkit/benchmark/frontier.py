@@ -11,10 +11,11 @@ from aotkit.aot.graphs import copy_graph
 from aotkit.aot.partition import classify
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.frontier_report import Frontier, Point
+from aotkit.benchmark.outcome import judged_if_possible
 from aotkit.benchmark.partitioners import families, registered_partitioners
 from aotkit.compiled_function import Capture
 from aotkit.compiler import compile
-from aotkit.errors import AotkitError, TraceError
+from aotkit.errors import AotkitError, BudgetError, TraceError
 from aotkit.interfaces import Partitioner
 from aotkit.modules import function_of
 from aotkit.partitioners.rematerialization.devices import Device, device_of
@@ -54,14 +55,16 @@ def frontier(
     joint = traced(recipe, args, kwargs, capture)
     device = device or device_of(values_of(joint.gm, classify(joint.gm, joint.num_outputs)))
     found = Frontier(recipe.name, recipe.backend_name, device)
-    candidates: list[tuple[str, float | None, Partitioner]] = [
-        (name, None, partition) for name, partition in registered_partitioners().items()
-    ]
+    candidates = [(Point(name), partition) for name, partition in registered_partitioners().items()]
     for family, within in families(device).items():
-        candidates += [(family, fraction, within(fraction)) for fraction in FRACTIONS]
-    for name, limit, partition in candidates:
-        tell(f"{recipe.name}: {name}{'' if limit is None else f' {limit}'}")
-        found.points.append(judged(Point(name, limit), partition, joint, device))
+        candidates += [(Point(family, fraction), within(fraction)) for fraction in FRACTIONS]
+    by_label = {point.label: (point, partition) for point, partition in candidates}
+
+    def judge(label: str) -> Point:
+        tell(f"{recipe.name}: {label}")
+        return judged(*by_label[label], joint, device)
+
+    found.points += judged_if_possible(by_label, judge)
     return found
 
 
@@ -96,7 +99,7 @@ def judged(point: Point, partition: Partitioner, joint: Joint, device: Device) -
     try:
         found = evaluate(*partition_copy(partition, joint), joint.num_outputs, {"device": device})
     except AotkitError as e:
-        return replace(point, problem=" ".join(str(e).split()))
+        return replace(point, problem=" ".join(str(e).split()), impossible=isinstance(e, BudgetError))
     except Exception as e:
         return replace(point, problem=" ".join(f"{type(e).__name__}: {e}".split()))
     if found.redrawn:

@@ -18,7 +18,8 @@ EXPLANATION = (
     "backward, outputs apart. peak: most that is alive at a time, operator by operator, outputs and gradients "
     "included; fused: if all between matrix products and the like is one kernel. ms: estimated time of the fused "
     "kernels of forward and backward. GFLOP again: matrix products, convolutions and attention that backward repeats. "
-    "best in: no row has less of this memory in the same time, nor takes less time with the same."
+    "best in: no row has less of this memory in the same time, nor takes less time with the same. impossible: so are "
+    "smaller limits, which are left out."
 )
 WIDTH = 118
 
@@ -32,6 +33,7 @@ class Point:
         limit: a fraction of what the family takes without one; None: it has none.
         saved_bytes, peak_bytes, fused_peak_bytes, seconds, repeated_flops: see `benchmark.evaluation.Evaluation`.
         problem: why there is no such partition; the numbers then mean nothing.
+        impossible: whether that is because no partition keeps within the limit.
     """
 
     partition: str
@@ -42,6 +44,7 @@ class Point:
     seconds: float = 0.0
     repeated_flops: int = 0
     problem: str | None = None
+    impossible: bool = False
 
     @property
     def label(self) -> str:
@@ -130,7 +133,7 @@ def _dominates(a: tuple[float, float], b: tuple[float, float]) -> bool:
 def _cells(point: Point, best: str) -> tuple[str, ...]:
     limit = "" if point.limit is None else str(point.limit)
     if point.problem is not None:
-        return (point.partition, limit, "failed", *[""] * (len(HEADING) - 3))
+        return (point.partition, limit, "impossible" if point.impossible else "failed", *[""] * (len(HEADING) - 3))
     return (
         point.partition,
         limit,

@@ -15,6 +15,7 @@ from aotkit.aot.allocations import most_allocated
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.memory_report import MemoryReport, Row
 from aotkit.benchmark.memory_variants import Variant, build
+from aotkit.benchmark.outcome import judged_if_possible
 from aotkit.benchmark.overhead_report import machine
 from aotkit.benchmark.timing import Step, interleave
 from aotkit.benchmark.transformers_models import single_sequences
@@ -64,20 +65,25 @@ class _Subject:
         self._alive = _storage_bytes([*self._module.parameters(), *self._module.buffers(), *self._inputs])
 
     def rows(self, variants: Mapping[str, Variant], seconds: float, tell: Callable[[str], None]) -> list[Row]:
-        rows, steps = [], {}
-        for i, (name, variant) in enumerate(variants.items(), 1):
-            tell(f"{self._name}: {name} ({i} of {len(variants)})")
+        rows: list[Row] = []
+        steps: dict[str, Step] = {}
+
+        def judge(name: str) -> Row:
+            tell(f"{self._name}: {name} ({[*variants].index(name) + 1} of {len(variants)})")
             row = Row(self._name, name)
             try:
-                steps[name] = self._set_up(row, variant)
-            except KeyboardInterrupt:  # compiling takes minutes; what is compiled so far is not lost
-                tell(f"{self._name}: interrupted, the other rows are left out")
-                break
+                steps[name] = self._set_up(row, variants[name])
             except Exception as e:
                 row.fail(e)
             finally:
                 self._prepare()
-            rows.append(row)
+            return row
+
+        try:
+            for row in judged_if_possible(variants, judge):
+                rows.append(row)
+        except KeyboardInterrupt:  # compiling takes minutes; what is compiled so far is not lost
+            tell(f"{self._name}: interrupted, the other rows are left out")
         tell(f"{self._name}: timing for about {seconds:.0f} s")
         times, failed = interleave(steps, seconds, cuda=self._device.type == "cuda")
         self._prepare()

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from aotkit.alignment import grouped
-from aotkit.benchmark.outcome import Outcome
+from aotkit.benchmark.outcome import Outcome, family_and_limit
 from aotkit.benchmark.timing import Spread, spread
 
 EAGER, TORCH_COMPILE = "eager", "torch.compile"
@@ -16,7 +16,7 @@ EXPLANATION = (
     "peak: the most memory during one training step: parameters, buffers, inputs and gradients with all that lives in "
     "between. simulated: the same, reckoned from the two graphs, and how far that is off. step: median of forward and "
     "backward together, ± half the interquartile range. first step: with compilation. A number after a name is a "
-    "budget: a fraction of what there would be without one."
+    "budget: a fraction of what there would be without one. impossible: so are smaller ones, which are left out."
 )
 WIDTH = 118
 
@@ -42,8 +42,7 @@ class Row(Outcome):
     @property
     def family(self) -> str:
         """The name without the budget."""
-        name, _, last = self.variant.rpartition(" ")
-        return name if last.replace(".", "", 1).isdigit() else self.variant
+        return family_and_limit(self.variant)[0]
 
     @property
     def is_ours(self) -> bool:

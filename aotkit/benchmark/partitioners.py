@@ -13,6 +13,7 @@ from aotkit.benchmark.capture import joint_graph
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.kernels import DEVICES
 from aotkit.benchmark.models import MODELS
+from aotkit.benchmark.outcome import judged_if_possible
 from aotkit.benchmark.partitioners_report import PartitionersReport, Row
 from aotkit.benchmark.transformers_models import single_sequences
 from aotkit.interfaces import Decompositions, Partitioner
@@ -103,9 +104,12 @@ def compare(
         except ImportError as e:
             report.rows.append(Row(model, problem=f"needs transformers 5: pip install 'transformers>=5' ({e})"))
             continue
-        for name, partition in partitioners.items():
+
+        def judge(name: str, model: str = model, joint: Joint = joint) -> Row:
             tell(f"{model}: {name}")
-            report.rows.append(judged(Row(model, name), partition, joint))
+            return judged(Row(model, name), partitioners[name], joint)
+
+        report.rows += judged_if_possible(partitioners, judge)
     return report
 
 

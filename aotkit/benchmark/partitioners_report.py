@@ -19,7 +19,8 @@ EXPLANATION = (
     "alive at a time, operator by operator, outputs and gradients included; fused: if all between matrix products and "
     "the like is one kernel. ms: estimated time of the fused kernels of forward and backward. repeated: GFLOP of "
     "matrix products, convolutions and attention that backward runs again. redrawn: random operators that backward "
-    "runs again, with other numbers: gradients are wrong. solve: CPU time of the partitioner."
+    "runs again, with other numbers: gradients are wrong. solve: CPU time of the partitioner. impossible: so are "
+    "smaller limits, which are left out."
 )
 WIDTH = 118
 

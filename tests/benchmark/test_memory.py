@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import aotkit
 from aotkit.aot.allocations import most_allocated
 from aotkit.benchmark import memory_variants
 from aotkit.benchmark.memory import memory
@@ -53,6 +54,16 @@ def test_an_interrupt_while_compiling_keeps_what_there_is(tiny):
     (row,) = memory(["tiny"], variants, seconds=0.1).rows
     assert (row.variant, row.problem) == ("eager", None)
     assert len(row.seconds) >= 7
+
+
+def test_a_budget_below_an_impossible_one_is_not_tried(tiny):
+    def impossible(module):
+        raise aotkit.BudgetError("No.", 1)
+
+    variants = {"ours 0.5": Variant(impossible), "ours 0.1": Variant(lambda m: 1 / 0), "eager": Variant(lambda m: m)}
+    report = memory(["tiny"], variants, seconds=0.1)
+    assert [(row.variant, row.impossible) for row in report.rows] == [("ours 0.5", True), ("eager", False)]
+    assert report.passed
 
 
 def test_rows_have_peak_time_and_simulation(tiny, capsys, tmp_path):

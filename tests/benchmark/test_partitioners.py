@@ -80,6 +80,20 @@ def test_a_partitioner_that_fails_has_a_row_that_says_why(small):
     assert "small: broken: RuntimeError: no such cut" in str(report)
 
 
+def test_a_limit_below_an_impossible_one_is_not_tried(small):
+    def impossible(*args, **keywords):
+        raise aotkit.BudgetError("No.", 1)
+
+    works, family = aotkit.get_partitioner("default"), "nx_min_cut budget"
+    limits = {0.9: works, 0.5: impossible, 0.7: works, 0.3: broken, 0.1: broken}
+    rows = {f"{family} {limit}": partition for limit, partition in limits.items()} | {f"{family}s 0.1": works}
+    report = compare([small], rows)
+    assert report.passed
+    names = [row.partition for row in report.rows]
+    assert names == [f"{family} 0.9", f"{family} 0.5", f"{family} 0.7", f"{family}s 0.1"]
+    assert [row.impossible for row in report.rows] == [False, True, False, False]
+
+
 def test_without_transformers_the_others_are_cut(small, monkeypatch):
     monkeypatch.setitem(MODELS, "gpt2", missing)
     report = compare(["gpt2", small], {"default": aotkit.get_partitioner("default")})

@@ -15,6 +15,7 @@ from aotkit.aot.alone import (
     without_autocast,
 )
 from aotkit.aot.backward import gradient_uses, run_watched, unused_gradients
+from aotkit.aot.decompositions import core_decompositions
 from aotkit.aot.donation import donated_inputs, sparing_retained
 from aotkit.aot.dynamo import captured_names, dynamo_backend, dynamo_compile, uncompiled_graph
 from aotkit.aot.environment import (
@@ -85,6 +86,7 @@ __all__ = [
     "copy_graph",
     "copy_repeated_gradients",
     "copy_saved_mutated_inputs",
+    "core_decompositions",
     "donated_inputs",
     "dynamo_backend",
     "dynamo_compile",

@@ -1,0 +1,152 @@
+"""What moves elements and computes nothing. The shapes are the graph's own."""
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from aotkit.backends.fusion_definition.builder import Builder, Declined, computed_in, dtype_of, shape_of
+from aotkit.backends.fusion_definition.pointwise import Lowering
+
+aten = torch.ops.aten
+
+
+def view(b: Builder, node: Node, x: Any, size: Any) -> Any:
+    value, before, after = b.value(x), shape_of(x), shape_of(node)
+    if before == after:
+        return b.ops.set(value)
+    if not after:
+        return b.ops.squeeze(value, list(range(len(before))))
+    if not before:
+        return b.ops.broadcast(value, [True] * len(after))
+    return b.ops.reshape(value, after)
+
+
+def permute(b: Builder, node: Node, x: Any, dims: Any) -> Any:
+    rank = len(shape_of(x))
+    return b.ops.permute(b.value(x), [d % rank for d in dims]) if rank else b.ops.set(b.value(x))
+
+
+def unsqueeze(b: Builder, node: Node, x: Any, dim: int) -> Any:
+    rank = len(shape_of(node))
+    return b.ops.broadcast(b.value(x), [d == dim % rank for d in range(rank)])
+
+
+def squeeze(b: Builder, node: Node, x: Any, dims: Any) -> Any:
+    shape = shape_of(x)
+    ones = [d % len(shape) for d in dims if shape and shape[d] == 1]
+    return b.ops.squeeze(b.value(x), ones) if ones else b.ops.set(b.value(x))
+
+
+def expand(b: Builder, node: Node, x: Any, size: Any, *, implicit: bool = False) -> Any:
+    return _expanded(b, b.value(x), shape_of(x), shape_of(node))
+
+
+def _expanded(b: Builder, value: Any, before: list[int], after: list[int]) -> Any:
+    if before == after:
+        return b.ops.set(value)
+    return b.ops.broadcast_in_dim(value, after, list(range(len(after) - len(before), len(after))))
+
+
+def unchanged(b: Builder, node: Node, x: Any) -> Any:
+    return b.ops.set(b.value(x))
+
+
+def _range(node: Node, dim: int, start: Any, end: Any, step: Any) -> tuple[int, int]:
+    if step != 1:
+        raise Declined("a step other than 1")
+    first, last, _ = slice(start, end).indices(shape_of(node)[dim])
+    return first, max(first, last)
+
+
+def _slice(b: Builder, value: Any, shape: list[int], dim: int, first: int, last: int) -> Any:
+    starts, ends = [0] * len(shape), list(shape)
+    starts[dim], ends[dim] = first, last
+    return b.ops.set(value) if ends == shape and not first else b.ops.slice(value, starts, ends)
+
+
+def slice_(b: Builder, node: Node, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
+    shape = shape_of(x)
+    return _slice(b, b.value(x), shape, dim % len(shape), *_range(x, dim, start, end, step))
+
+
+def select(b: Builder, node: Node, x: Any, dim: int, index: int) -> Any:
+    shape = shape_of(x)
+    dim %= len(shape)
+    index %= shape[dim]
+    return b.ops.squeeze(_slice(b, b.value(x), shape, dim, index, index + 1), [dim])
+
+
+def split(b: Builder, node: Node, x: Any, sizes: Any, dim: int = 0) -> Any:
+    shape = shape_of(x)
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    ranges = [(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    return tuple(_slice(b, b.value(x), shape, dim % len(shape), *r) for r in ranges)
+
+
+def getitem(b: Builder, node: Node, x: Any, index: int) -> Any:
+    return b.part(x, index)
+
+
+def cat(b: Builder, node: Node, tensors: Any, dim: int = 0) -> Any:
+    dtype = computed_in(dtype_of(node))
+    values = [b.operand(t, dtype) for t in tensors]
+    return b.ops.cat(values, dim % len(shape_of(node))) if len(values) > 1 else b.ops.set(values[0])
+
+
+def pad(b: Builder, node: Node, x: Any, widths: Any, value: Any = 0) -> Any:
+    """Negative widths cut off."""
+    dtype, shape = computed_in(dtype_of(node)), shape_of(x)
+    result = b.operand(x, dtype)
+    for i in range(0, len(widths), 2):
+        d = len(shape) - 1 - i // 2
+        first, last = max(0, -widths[i]), shape[d] + min(0, widths[i + 1])
+        result = _slice(b, result, shape, d, first, last)
+        shape[d] = last - first
+    added = [max(0, w) for w in widths]
+    return b.ops.pad(result, added, b.constant(value, dtype)) if any(added) else result
+
+
+def slice_scatter(
+    b: Builder, node: Node, x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+) -> Any:
+    shape, dtype = shape_of(x), computed_in(dtype_of(node))
+    dim %= len(shape)
+    first, last = _range(x, dim, start, end, step)
+    value, part = b.operand(x, dtype), b.operand(source, dtype)
+    before = [_slice(b, value, shape, dim, 0, first)] if first else []
+    after = [_slice(b, value, shape, dim, last, shape[dim])] if last < shape[dim] else []
+    return b.ops.cat([*before, part, *after], dim) if before or after else b.ops.set(part)
+
+
+def copy(b: Builder, node: Node, x: Any, source: Any, non_blocking: bool = False) -> Any:
+    """The values of another tensor, in the shape and the type of the first."""
+    if source.meta["val"].device != x.meta["val"].device:
+        raise Declined("copies to another device")
+    jumps = dtype_of(source).is_floating_point and not dtype_of(x).is_floating_point
+    value = b.rounded(source, dtype_of(x)) if jumps else b.operand(source, dtype_of(x))
+    return _expanded(b, value, shape_of(source), shape_of(node))
+
+
+# Results share memory with the operand.
+VIEWS: dict[Any, Lowering] = {
+    aten.view.default: view,
+    aten.permute.default: permute,
+    aten.unsqueeze.default: unsqueeze,
+    aten.squeeze.dims: squeeze,
+    aten.expand.default: expand,
+    aten.alias.default: unchanged,
+    aten.slice.Tensor: slice_,
+    aten.select.int: select,
+    aten.split_with_sizes.default: split,
+}
+
+SHAPES: dict[Any, Lowering] = {
+    **VIEWS,
+    operator.getitem: getitem,
+    aten.cat.default: cat,
+    aten.constant_pad_nd.default: pad,
+    aten.slice_scatter.default: slice_scatter,
+    aten.copy.default: copy,
+}

@@ -13,13 +13,14 @@ from torch.fx import GraphModule, Node
 from aotkit.aot import boxed, copy_graph, part_of_graph, promise_strides
 from aotkit.calls import Blame, Boxed, boxed_call, checked_once, results_of
 from aotkit.errors import CompileError
-from aotkit.inspection.nodes import operator_name, producer
+from aotkit.inspection.nodes import is_operation, operator_name, producer
 from aotkit.inspection.source import source_line
 from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Region, Regions
 from aotkit.region_calls import Part, inputs_of, parts_in_order, run_parts, subgraph
 from aotkit.region_finding import Operations, find_regions
 
 _log = logging.getLogger("aotkit")
+NO_TENSORS = "computes no tensors that are read one by one"
 
 
 @dataclass(frozen=True)
@@ -245,8 +246,8 @@ class _Division:
             cause = e.__cause__ or e
             if self._options.strict or isinstance(cause, MemoryError | torch.OutOfMemoryError):
                 raise
-            self._failures[id(part)] = f"{type(cause).__name__}: {cause}"
-            _log.warning("Backend %r cannot compile a region (%s), which runs as it is: %s", choice.name, text, cause)
+            self._failures[id(part)] = why = f"{type(cause).__name__}: {cause}"
+            _log.warning("Backend %r cannot compile a region (%s), which runs as it is: %s", choice.name, text, why)
             return boxed(copy_graph(kept)), kept, blame
 
     def _report(self, ordered: Sequence[Part]) -> Regions:
@@ -261,6 +262,9 @@ class _Division:
             regions.append(Region(names[id(part)], tuple(nodes), inputs, outputs, self._failures.get(id(part))))
         inside = {name for region in regions for name in region.nodes}
         outside = {op.name: tuple(why) for op, why in self._refusals.items() if op.name not in inside}
+        for op in self._ops.nodes:
+            if op not in self._refusals and is_operation(op):
+                outside[op.name] = (NO_TENSORS,) * len(self._choices)
         for op in sorted(rest & self._ops.constants):
             reasons = (self._why_not(choice, op) for choice in self._choices)
             outside[op.name] = tuple(reason or "read outside of its regions, too" for reason in reasons)

@@ -24,8 +24,8 @@ def _lines(name: str, divided: Regions) -> list[str]:
     for node, reasons in divided.outside.items():
         nodes[reasons].append(node)
     for reasons, group in sorted(nodes.items(), key=lambda item: -len(item[1])):
-        each = (f"{printable(b)}: {printable(reason)}" for b, reason in zip(divided.backends, reasons, strict=False))
-        lines.append(f"  {'; '.join(each) or 'computes no tensor'}: {', '.join(group)}")
+        each = (f"{printable(b)}: {printable(reason)}" for b, reason in zip(divided.backends, reasons, strict=True))
+        lines.append(f"  {'; '.join(each)}: {', '.join(group)}")
     return lines
 
 

@@ -27,11 +27,12 @@ class Blame:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if not isinstance(error, Exception) or (isinstance(error, AotkitError) and not isinstance(error, CompileError)):
             return
-        if isinstance(error, BudgetError) or (isinstance(error, CompileError) and hasattr(error, "graph")):
+        if isinstance(error, BudgetError) or (isinstance(error, CompileError) and error.graph is not None):
             return
         detail = str(error) if isinstance(error, CompileError) else f"{type(error).__name__}: {error}"
-        wrapped = CompileError(f"{self._what}: {detail}\n{_code(self._gm)}")
-        wrapped.graph = self._gm  # type: ignore[attr-defined]
+        reason = f"{self._what}: {detail}"
+        wrapped = CompileError(f"{reason}\n{_code(self._gm)}")
+        wrapped.graph, wrapped.reason = self._gm, reason
         raise wrapped from error
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import warnings
+from typing import Any
 
 
 class AotkitError(Exception):
@@ -25,7 +26,15 @@ class TraceError(AotkitError, RuntimeError):
 
 
 class CompileError(AotkitError, RuntimeError):
-    """A backend or partitioner raised, or returned something that is not its contract."""
+    """A backend or partitioner raised, or returned something that is not its contract.
+
+    Attributes:
+        graph: what it was given; the message shows its code.
+        reason: the message without that; None where there is no graph.
+    """
+
+    graph: Any = None
+    reason: str | None = None
 
 
 class BudgetError(CompileError):

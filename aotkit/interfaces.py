@@ -80,14 +80,14 @@ class Backend:
     unavailable: Callable[[], str | None] = always_available
 
 
-@dataclass(frozen=True)
+@dataclass
 class Region:
     """Operations of a graph that one backend compiles together. All is given by the names of nodes.
 
     Attributes:
         backend: the backend's name.
         nodes: in the order of the graph; constants that it computes for itself are not among them.
-        failure: why its compiler failed, so that it runs as it is; None if it did not.
+        failure: why its compiler failed, or its first run, so that it runs as it is; None if they did not.
     """
 
     backend: str

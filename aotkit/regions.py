@@ -157,6 +157,7 @@ class _Division:
         self._offered = list(filter(_is_offered, self._ops.nodes))
         self._refusals: dict[Node, list[str]] = {op: [] for op in self._offered}
         self._failures: dict[int, str] = {}
+        self._reported: dict[int, Region] = {}
         self._regions: list[tuple[Choice, Part]] = []
         for choice in choices:
             self._let_choose(choice)
@@ -241,14 +242,42 @@ class _Division:
         blame = functools.partial(Blame, f"backend {choice.name!r} failed on a region ({text})", kept)
         try:
             with blame():
-                return boxed_call(choice.compiler(gm, example_inputs)), kept, blame
+                run = boxed_call(choice.compiler(gm, example_inputs))
         except CompileError as e:
-            cause = e.__cause__ or e
-            if self._options.strict or isinstance(cause, MemoryError | torch.OutOfMemoryError):
-                raise
-            self._failures[id(part)] = why = f"{type(cause).__name__}: {cause}"
-            _log.warning("Backend %r cannot compile a region (%s), which runs as it is: %s", choice.name, text, why)
-            return boxed(copy_graph(kept)), kept, blame
+            return self._as_it_is(choice, part, kept, text, e), kept, blame
+        return self._tried(run, functools.partial(self._as_it_is, choice, part, kept, text)), kept, blame
+
+    def _as_it_is(self, choice: Choice, part: Part, kept: GraphModule, text: str, error: Exception) -> Boxed:
+        """In place of what failed; `strict`, it fails."""
+        cause = (isinstance(error, CompileError) and error.__cause__) or error
+        if self._options.strict or isinstance(cause, MemoryError | torch.OutOfMemoryError):
+            raise error
+        self._failures[id(part)] = why = f"{type(cause).__name__}: {cause}"
+        if (region := self._reported.get(id(part))) is not None:
+            region.failure = why
+        _log.warning("Backend %r cannot compile a region (%s), which runs as it is: %s", choice.name, text, why)
+        return boxed(copy_graph(kept))
+
+    @staticmethod
+    def _tried(run: Boxed, instead: Callable[[Exception], Boxed]) -> Boxed:
+        """What a compiler returned, which may compile on its first run only, and fail there."""
+        is_tried = False
+
+        def call(args: list[Any]) -> Sequence[Any]:
+            nonlocal run, is_tried
+            if is_tried:
+                return run(args)
+            given = list(args)
+            try:
+                results = run(args)
+            except Exception as e:
+                run = instead(e)
+                results = run(given)
+            is_tried = True
+            return results
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
 
     def _report(self, ordered: Sequence[Part]) -> Regions:
         names = {id(part): choice.name for choice, part in self._regions}
@@ -259,7 +288,9 @@ class _Division:
                 continue
             nodes = [n.name for n in part.nodes if n in self._refusals]
             inputs, outputs = (tuple(n.name for n in end) for end in (part.inputs, part.outputs))
-            regions.append(Region(names[id(part)], tuple(nodes), inputs, outputs, self._failures.get(id(part))))
+            region = Region(names[id(part)], tuple(nodes), inputs, outputs, self._failures.get(id(part)))
+            self._reported[id(part)] = region
+            regions.append(region)
         inside = {name for region in regions for name in region.nodes}
         outside = {op.name: tuple(why) for op, why in self._refusals.items() if op.name not in inside}
         for op in self._ops.nodes:

@@ -340,6 +340,31 @@ def test_a_failed_region_runs_as_it_is_and_says_so(whole, caplog):
             strict(x)
 
 
+def fails_later(gm, example_inputs):
+    def run(*inputs):
+        raise NotImplementedError("no kernel for this")
+
+    return run
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_region_whose_first_run_fails_runs_as_it_is_and_says_so(whole, caplog):
+    def f(x):
+        return x.sin().cos() if whole else x.sin().cos() @ x
+
+    backend = aotkit.Backend(fails_later, declines=declines)
+    x = torch.randn(3, 3, requires_grad=True)
+    compiled = aotkit.compile(f, backend=backend)
+    for _ in range(2):
+        train(compiled, x)
+    assert compiled.graphs(x).regions["forward"].regions[0].failure == "NotImplementedError: no kernel for this"
+    assert caplog.text.count("no kernel for this") == 2  # forward and backward
+    if whole:
+        strict = aotkit.compile(f, backend=aotkit.by_region(backend, strict=True))
+        with pytest.raises(aotkit.CompileError, match="no kernel for this"):
+            strict(x)
+
+
 def test_a_region_that_returns_something_else_is_an_error():
     def drops_one(gm, example_inputs):
         return lambda *inputs: list(Interpreter(gm).run(*inputs))[:-1]

@@ -316,21 +316,23 @@ def is_view(node: Node) -> bool:
 def flops(node: Node) -> int:
     """The floating-point operations of a matrix product, a convolution or attention; 0 for anything else.
 
-    Source: the table of `torch.utils.flop_counter`; fused attention on a CPU, which it lacks, is counted as it counts
-    that on a GPU: all of the products, masked or not, and five for two in the backward pass.
+    Source: the table of `torch.utils.flop_counter`. Attention is counted here as it counts most of it: all of the two
+    products, masked or not, and five in the backward pass. It lacks that on a CPU, and in torch 2.11 refuses that with
+    fewer heads of keys than of queries.
     """
     from torch.utils.flop_counter import flop_registry
 
-    count: Any = flop_registry.get(getattr(node.target, "overloadpacket", None))
     name = str(node.target)
-    if count is None and "attention" not in name:
+    count: Any = flop_registry.get(getattr(node.target, "overloadpacket", None))
+    is_attention = "scaled_dot_product" in name and "attention" in name
+    if count is None and not is_attention:
         return 0
     arguments: Any = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
     args, kwargs = arguments
-    if count is not None:
-        found = count(*args, **kwargs, out_val=node.meta["val"])
-    else:
+    if is_attention:
         first = 1 if "backward" in name else 0
         query, key = args[first], args[first + 1]
         found = (10 if first else 4) * query.numel() * key.shape[-2]
+    else:
+        found = count(*args, **kwargs, out_val=node.meta["val"])
     return int(_size_hint(found, fallback=UNKNOWN_SIZE))

@@ -11,7 +11,7 @@ from aotkit.aot.graphs import copy_graph
 from aotkit.aot.partition import classify
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.frontier_report import Frontier, Point
-from aotkit.benchmark.outcome import judged_if_possible
+from aotkit.benchmark.outcome import in_a_line, judged_if_possible
 from aotkit.benchmark.partitioners import families, registered_partitioners
 from aotkit.compiled_function import Capture
 from aotkit.compiler import compile
@@ -99,9 +99,9 @@ def judged(point: Point, partition: Partitioner, joint: Joint, device: Device) -
     try:
         found = evaluate(*partition_copy(partition, joint), joint.num_outputs, {"device": device})
     except AotkitError as e:
-        return replace(point, problem=" ".join(str(e).split()), impossible=isinstance(e, BudgetError))
+        return replace(point, problem=in_a_line(e), impossible=isinstance(e, BudgetError))
     except Exception as e:
-        return replace(point, problem=" ".join(f"{type(e).__name__}: {e}".split()))
+        return replace(point, problem=f"{type(e).__name__}: {in_a_line(e)}")
     if found.redrawn:
         return replace(point, problem=f"wrong gradients: backward draws {found.redrawn} random value(s) anew")
     return replace(

@@ -31,8 +31,13 @@ class Outcome:
         return "impossible" if self.impossible else "failed"
 
     def fail(self, error: Exception) -> None:
-        self.problem = " ".join(f"{type(error).__name__}: {error}".split())
+        self.problem = f"{type(error).__name__}: {in_a_line(error)}"
         self.impossible = isinstance(error, BudgetError)
+
+
+def in_a_line(error: Exception) -> str:
+    """What an error says, without the graph that a CompileError shows."""
+    return " ".join(str(getattr(error, "reason", None) or error).split())
 
 
 class Judged(Protocol):

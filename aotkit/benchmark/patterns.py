@@ -21,13 +21,15 @@ from aotkit.benchmark.pattern_check import cotangent_of, difference
 from aotkit.benchmark.patterns_report import EAGER, FORWARD, STEP, TORCH_COMPILE, PatternsReport, Row
 from aotkit.benchmark.timing import Step, interleave, spread
 from aotkit.compiler import compile
-from aotkit.registry import backend_status
+from aotkit.errors import UnavailableError
+from aotkit.registry import get_backend
 
 COPY = "copy"
 PARTITIONS = ("min_cut", "nx_min_cut")
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "bfloat16": torch.bfloat16}
 DEFAULT_DTYPES = {"cuda": "float16,float32", "cpu": "float32"}
 DEFAULT_SHAPES: Mapping[str, Sequence[Shape]] = {"cuda": XFORMERS_SHAPES, "cpu": XFORMERS_SHAPES[:1]}
+BACKENDS = ("inductor", "nnc", "nvfuser", "cudagraphs:inductor", "cudagraphs:nvfuser")
 NOTHING_CALLED = "nothing is called {pattern!r}; there are {names}."
 
 Function = Callable[..., Tensor]
@@ -37,15 +39,21 @@ Variants = Mapping[str, Callable[[Function], Function]]
 def variants() -> Variants:
     """Name of a variant -> what compiles a function; those that can run here."""
     found: dict[str, Callable[[Function], Function]] = {EAGER: lambda fn: fn}
-    status = backend_status()
-    if status["inductor"] is None:
+    if _runs_here("inductor"):
         found[TORCH_COMPILE] = _torch_compile
         found[f"{TORCH_COMPILE} max-autotune"] = partial(_torch_compile, mode="max-autotune-no-cudagraphs")
-        found |= {f"inductor {name}": partial(compile, backend="inductor", partition=name) for name in PARTITIONS}
-    for backend in ("nnc", "nvfuser"):
-        if status.get(backend, "not registered") is None:
-            found[backend] = partial(compile, backend=backend, partition="min_cut")
+    for backend in filter(_runs_here, BACKENDS):
+        for partition in PARTITIONS:
+            found[f"{backend} {partition}"] = partial(compile, backend=backend, partition=partition)
     return found
+
+
+def _runs_here(backend: str) -> bool:
+    try:
+        get_backend(backend)
+    except UnavailableError:
+        return False
+    return True
 
 
 def _torch_compile(fn: Function, mode: str | None = None) -> Function:

@@ -133,12 +133,13 @@ def test_a_matrix_product_that_runs_twice():
     assert (twice.saved_bytes, twice.repeated, twice.repeated_flops) == (0, 1, 2 * SIDE**3)
 
 
-def test_fused_attention_on_a_cpu_is_counted_as_on_a_gpu():
+@pytest.mark.parametrize("heads", [4, 2])
+def test_fused_attention_on_a_cpu_is_counted_as_on_a_gpu(heads):
     with fake_tensors():
-        q, k, v = (torch.zeros(2, 3, 64, 16, requires_grad=True) for _ in range(3))
-    joint = joint_graph(Module(F.scaled_dot_product_attention), [q, k, v])
+        q, k, v = (torch.zeros(2, n, 64, 16, requires_grad=True) for n in (4, heads, heads))
+    joint = joint_graph(Module(lambda *qkv: F.scaled_dot_product_attention(*qkv, enable_gqa=heads < 4)), [q, k, v])
     forward, backward = partition_copy(aotkit.get_partitioner("min_cut"), joint)
-    product = 2 * (2 * 3) * 64 * 64 * 16
+    product = 2 * (2 * 4) * 64 * 64 * 16
     assert sum(step.flops for step in dataflow(forward).steps) == 2 * product
     assert sum(step.flops for step in dataflow(backward).steps) == 5 * product
 

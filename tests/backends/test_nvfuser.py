@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import aotkit
-from aotkit.aot import copy_graph
+from aotkit.aot import copy_graph, pytree
 from aotkit.backends import nvfuser
 from aotkit.backends.fusion_definition import library
 from aotkit.backends.fusion_definition.region import compile_region
@@ -98,9 +98,20 @@ def test_no_decomposition_changes_what_torch_draws(draw):
     torch.testing.assert_close(got, draw(x))
 
 
+# nvFuser 0.2.36 fails on an assertion of its own where a concatenation of parts of a tensor meets its rows' indices.
+REFUSED = {"chosen_of_rows"}
+
+
 @needs_nvfuser
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_equal_eager(name, dtype):
     fn, args = inputs_of(name, dtype, "cuda")
     assert aotkit.check(fn, *args, backend=nvfuser.backend).passed
+    fused = aotkit.compile(fn, backend=nvfuser.backend, check=False)
+    leaves = [x for x in pytree.tree_leaves(fused(*args)) if x.requires_grad]
+    if leaves:
+        torch.autograd.backward(leaves, [torch.ones_like(x) for x in leaves])
+    regions = [region for part in fused.graphs(*args).regions.values() for region in part.regions]
+    assert regions
+    assert bool([r.failure for r in regions if r.failure]) == (name in REFUSED)

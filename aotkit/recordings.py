@@ -72,6 +72,7 @@ class Recording:
     ) -> None:  # fmt: skip
         self.pool, self._position, self._passed = pool, len(pool.results), passed
         self.fixed = {i: inputs[i].data_ptr() for i in sorted(fixed)}
+        self._layouts = [_layout(x) for x in inputs]
         self._buffers = {i: _like(x, device) for i, x in enumerate(inputs) if i not in fixed}
         self._fill(inputs)
         own = [self._buffers.get(i, x) for i, x in enumerate(inputs)]
@@ -90,7 +91,7 @@ class Recording:
         """Whether replaying it computes what these inputs give, and overwrites nothing."""
         return (
             all(addresses[i] == address for i, address in self.fixed.items())
-            and all(_layout(inputs[i]) == _layout(buffer) for i, buffer in self._buffers.items())
+            and all(_layout(x) == layout for x, layout in zip(inputs, self._layouts, strict=True))
             and self.pool.is_free(self._position)
         )
 

@@ -124,6 +124,15 @@ def test_forward_passes_before_their_backward_passes(recorded):
         torch.testing.assert_close(*found)
 
 
+def test_a_changed_result_is_noticed(recorded):
+    fast, x = aotkit.compile(torch.tanh, backend=recorded, check=False), leaf(4, 4)
+    for _ in range(4):
+        out = fast(x)
+        out.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+
 @pytest.mark.parametrize("function", [lambda x, w: x @ w, lambda x, w: x.view(-1, 8) @ w], ids=["input", "view"])
 def test_saved_inputs_stay_those_of_their_call(recorded, function):
     fast, w = aotkit.compile(function, backend=recorded, check=False), leaf(8, 8)

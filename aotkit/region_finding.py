@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.aot.effects import changes_inputs, keeps_order
+from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import is_symbol, is_tensor, is_view
 from aotkit.inspection.nodes import packet_name, producer
 from aotkit.quotient import Quotient, in_order
@@ -30,8 +31,8 @@ class Operations:
 
     Attributes:
         nodes: the operations, without constants, in the order of the graph.
-        constants: those that make a tensor of no other: filled, counted, or a view of such a one. They cost little, so
-            each region computes its own.
+        constants: those that make a tensor of no other: filled, counted, a view of such a one, or pointwise arithmetic
+            on such. They cost little, so each region computes its own.
         views: those that move no data.
         picks: operation -> the nodes that pick one of its results.
         reads: operation -> those whose results it reads, itself or through constants.
@@ -83,7 +84,7 @@ class Operations:
         if self._writes or not is_tensor(node) or keeps_order(node):  # a copy would not see what is written into it
             return False
         tensors = [n for n in node.all_input_nodes if not is_symbol(n)]
-        return not tensors or (all(n in self.constants for n in tensors) and is_view(node))
+        return not tensors or (all(n in self.constants for n in tensors) and (is_view(node) or is_pointwise(node)))
 
     def nodes_of(self, region: Iterable[Node]) -> list[Node]:
         """The nodes of operations, with those that pick one of several results, in the order of the graph."""

@@ -104,10 +104,12 @@ def test_a_block_of_a_transformer_trains(toy, pointwise, draws, horizontal):
         assert len(inside) == len(set(inside)) > 1
         assert not set(inside) & set(graphs.regions[role].outside)
         calls = {n.name for n in gm.graph.nodes if n.op == "call_function" and n.target is not operator.getitem}
-        constants = calls - set(inside) - set(graphs.regions[role].outside)
-        assert {n.target for n in gm.graph.nodes if n.name in constants} <= {
-            aten.full.default
-        }  # computed by its readers
+        computed = {n for n in gm.graph.nodes if n.op == "placeholder"}  # from inputs
+        for node in gm.graph.nodes:
+            if computed.intersection(node.all_input_nodes):
+                computed.add(node)
+        # What is neither inside nor outside is computed by its readers.
+        assert not (calls - set(inside) - set(graphs.regions[role].outside)) & {n.name for n in computed}
         assert all(len(region.nodes) >= 2 and region.inputs for region in graphs.regions[role].regions)
     found = str(graphs)
     assert "regions of forward: " in found
@@ -338,6 +340,21 @@ def test_a_failed_region_runs_as_it_is_and_says_so(whole, caplog):
     else:
         with pytest.raises(aotkit.CompileError, match="no backend takes mm"):
             strict(x)
+
+
+def test_layers_do_not_share_a_region_for_their_random_numbers(pointwise):
+    def layers(x, w):
+        for _ in range(3):
+            x = F.dropout(x @ w, 0.5)
+        return x
+
+    f = aotkit.compile(layers, backend=pointwise, partition="min_cut")
+    x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    f(x, w)
+    regions = f.graphs(x, w).regions["forward"].regions
+    # The positions that all masks are computed from are computed in each.
+    masks = [[name for name in region.nodes if name.startswith("lt")] for region in regions]
+    assert sorted(map(len, masks))[-4:] == [0, 1, 1, 1]
 
 
 def fails_later(gm, example_inputs):

@@ -119,7 +119,7 @@ def copy_repeated_gradients(backward: GraphModule) -> None:
         origins.setdefault(_storage(node), node)
 
     def is_repeated(i: int, node: Node) -> bool:
-        repeated = node in used and _is_pointwise(origins[_storage(node)])
+        repeated = node in used and is_pointwise(origins[_storage(node)])
         used.add(node)
         return repeated and i in leaves
 
@@ -150,7 +150,8 @@ def _storage(node: Any) -> int | None:
     return value.untyped_storage()._cdata if isinstance(value, Tensor) and value.layout is torch.strided else None
 
 
-def _is_pointwise(node: Node) -> bool:
+def is_pointwise(node: Node) -> bool:
+    """Whether each element of a node's result depends on the same element of its inputs alone."""
     return torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 

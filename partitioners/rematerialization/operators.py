@@ -2,9 +2,9 @@
 
 import operator
 
-import torch
 from torch.fx import Node
 
+from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import is_symbol, is_view
 from aotkit.inspection.nodes import packet_name
 
@@ -33,8 +33,7 @@ def is_free(node: Node) -> bool:
 
 def is_cheap(node: Node) -> bool:
     """Whether a node costs about as much as reading its inputs, or less."""
-    pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
-    return is_free(node) or pointwise or packet_name(node) in CHEAP
+    return is_free(node) or is_pointwise(node) or packet_name(node) in CHEAP
 
 
 def is_pass(node: Node) -> bool:

@@ -1,6 +1,7 @@
 """Calls of what plug-ins provide: their errors as CompileErrors, what their compiled functions take and return."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -43,14 +44,28 @@ def _code(gm: GraphModule) -> str:
     return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Product:
+    """What a compiler made of a graph, and that graph."""
+
+    run: Any
+    graph: GraphModule
+
+
+def callable_of(run: Any) -> Callable[..., Any]:
+    """What a compiler returned, if it can be called; else a CompileError."""
+    if not callable(run):
+        raise CompileError(f"it returned {type(run).__name__}, not a callable")
+    return run  # type: ignore[no-any-return]
+
+
 def boxed_call(run: Any) -> Boxed:
     """What a compiler returned, as a function of one list of inputs, which it may empty.
 
     Raises:
         CompileError: it is no function.
     """
-    if not callable(run):
-        raise CompileError(f"it returned {type(run).__name__}, not a callable")
+    run = callable_of(run)
     if getattr(run, "_boxed_call", False):
         return run  # type: ignore[no-any-return]
     if isinstance(run, GraphModule):

@@ -184,21 +184,29 @@ class CompiledFunction(Generic[P, R]):
         return report
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
-        """How a call with these arguments runs, and why; compiles if need be."""
+        """How a call with these arguments runs, and why, and what it launches; compiles if need be.
+
+        The arguments are read again when what it launches is asked for, and are kept until then.
+        """
         describe = functools.partial(Explanation, self._recipe.subject)
         if (reason := aot.why_eager()) is not None:
             return describe(eager=reason, entries=len(self._families))
         if self._dynamo is not None:
-            return describe(detour="TorchDynamo captures it, and has guards of its own", tier="Python")
+            measure = functools.partial(self._dynamo.kernels, args, kwargs)
+            return describe(
+                detour="TorchDynamo captures it, and has guards of its own", tier="Python", _measure=measure
+            )
         try:
-            entry, _ = self._find(args, kwargs) or self._compiled(args, kwargs)
+            entry, tensors = self._find(args, kwargs) or self._compiled(args, kwargs)
         except EagerOnly as e:
             return describe(eager=str(e), entries=len(self._families))
         except OwnError as e:
             raise e.error from None
         if isinstance(entry, Failure):
             return describe(eager=str(entry.error), entries=len(self._families))
-        return describe(detour=entry.way_in.detour, tier=entry.way_in.tier, entries=len(self._families))
+        way = entry.way_in
+        measure = functools.partial(entry.kernels, tensors)
+        return describe(detour=way.detour, tier=way.tier, entries=len(self._families), _measure=measure)
 
     def _raise_if_eager(self, reason: str | None) -> None:
         if reason is not None:

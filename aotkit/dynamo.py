@@ -2,19 +2,24 @@
 
 import contextvars
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter
 
 from aotkit import aot, checker
+from aotkit.calls import Product
 from aotkit.comparison import CheckReport
 from aotkit.copies import Run, at_once, run_on_copies
 from aotkit.errors import AotkitError, TraceError, warn_of_fallback
 from aotkit.interfaces import Graphs
+from aotkit.pipeline import Pipeline
 from aotkit.recipe import Recipe
+
+if TYPE_CHECKING:
+    from aotkit.launched import Kernels
 
 # Filled while a `DynamoFunction` is asked about a call: every captured piece that the call ran.
 _visited: contextvars.ContextVar["list[_CapturedGraph] | None"] = contextvars.ContextVar("visited", default=None)
@@ -50,14 +55,30 @@ class DynamoFunction:
         Raises:
             TraceError: there are none, or several.
         """
+        graphs = self._piece(args, kwargs).graphs
+        assert graphs is not None  # else it has an error
+        return graphs
+
+    def kernels(self, args: Sequence[Any], kwargs: dict[str, Any]) -> "Kernels":
+        """Call it once more and tell what its graphs launch, timed on made-up inputs.
+
+        Raises:
+            TraceError: there are none, or several.
+        """
+        from aotkit.launched import kernels_of
+
+        piece = self._piece(args, kwargs)
+        assert piece.graphs is not None  # else it has an error
+        return kernels_of(piece.graphs, piece.products, ())
+
+    def _piece(self, args: Sequence[Any], kwargs: dict[str, Any]) -> "_CapturedGraph":
         pieces = self._pieces(args, kwargs)
         if len(pieces) != 1:
             raise TraceError(
                 f"Dynamo split {self._name!r} into {len(pieces)} graphs for these inputs, so it has no single set of "
                 "graphs. Register aotkit.torch_backend with torch.compile(fullgraph=True) to see where it breaks."
             )
-        assert pieces[0].graphs is not None  # else it has an error
-        return pieces[0].graphs
+        return pieces[0]
 
     def report(self, args: Sequence[Any], kwargs: dict[str, Any]) -> CheckReport:
         """Call it once more and merge the verdicts on the graphs that ran, as each had it on its first run.
@@ -103,11 +124,11 @@ class CapturedCompiler:
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
         piece = _CapturedGraph(gm, self.fall_back)
         try:
-            graphs, run = self._compile(gm, example_inputs)
+            pipeline, run = self._compile(gm, example_inputs)
         except AotkitError as e:
             piece.fail(e)
         else:
-            piece.graphs, piece.run = graphs, run
+            piece.graphs, piece.products, piece.run = pipeline.graphs, pipeline.products, run
             piece.recipe = self._recipe if self._check else None
         return piece
 
@@ -119,7 +140,7 @@ class CapturedCompiler:
             self._warned = True
             warn_of_fallback(self._recipe.name, error)
 
-    def _compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Graphs, Callable[..., Sequence[Any]]]:
+    def _compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Pipeline, Callable[..., Sequence[Any]]]:
         pipeline = self._recipe.pipeline()
         with aot.COMPILE_LOCK:
             compiled = aot.compile_captured(aot.copy_graph(gm), example_inputs, **pipeline.keywords())
@@ -132,7 +153,7 @@ class CapturedCompiler:
             has_backward = graphs.backward is not None
             return aot.run_watched(compiled, inputs, self._recipe.name, unused, has_backward=has_backward)
 
-        return graphs, run
+        return pipeline, run
 
 
 class _CapturedGraph:
@@ -140,6 +161,7 @@ class _CapturedGraph:
 
     Attributes:
         graphs: what was compiled.
+        products: what the compilers made of them.
         run: what runs.
         recipe: how it was compiled, as long as its first run is to be compared with eager's.
         report: the verdict of that.
@@ -150,6 +172,7 @@ class _CapturedGraph:
         self._gm = aot.uncompiled_graph(gm)
         self._fall_back = fall_back
         self.graphs: Graphs | None = None
+        self.products: Mapping[str, Product] = {}
         self.run: Callable[..., Sequence[Any]] = self._gm
         self.recipe: Recipe | None = None
         self.report: CheckReport | None = None

@@ -5,7 +5,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from aotkit.recipe import Recipe
 from aotkit.registry import get_backend, get_partitioner
 from aotkit.signature import Signature, outcome_in_eager
 
+if TYPE_CHECKING:
+    from aotkit.launched import Kernels
+
 
 class Entry:
     """A compiled function for one signature.
@@ -33,6 +36,7 @@ class Entry:
         report: the verdict of the check, if there was one.
         accepts: whether it is valid for these flat inputs; everything else has been compared.
         way_in: how a call comes to the graphs.
+        products: what the compilers made of them.
     """
 
     def __init__(self, recipe: Recipe, signature: Signature, *, ran_in_eager: bool) -> None:
@@ -54,7 +58,7 @@ class Entry:
         if (reason := aot.why_eager_outputs(compiled.metadata)) is not None:
             raise EagerOnly(reason)
         assert pipeline.graphs is not None  # AOTAutograd always compiles a forward graph
-        self.graphs = pipeline.graphs
+        self.graphs, self.products = pipeline.graphs, pipeline.products
         if foreign := aot.generators_of(self.graphs.forward, signature.generators):
             raise TraceError(
                 f"{recipe.name!r} draws from {len(foreign)} random generators that it makes itself; a graph would go "
@@ -66,12 +70,21 @@ class Entry:
         self.accepts = _validity(signature.tensors, is_open, compiled, reads.offsets, inputs[len(is_open) :])
         self._layouts = compiled.layouts
         self.way_in = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, len(inputs), recipe.name)
+        self._seeded = signature.seeded
         self._run = _with_seed(self.way_in.call) if signature.seeded else self.way_in.call
         self._rebuild = outputs.rebuilder()
 
     def run(self, tensors: list[Tensor]) -> Any:
         """Run the compiled forward graph; its outputs carry the compiled backward graph. May empty the list."""
         return self._rebuild(self._run(tensors))
+
+    def kernels(self, tensors: list[Tensor]) -> "Kernels":
+        """What the graphs launch, timed on copies of these inputs."""
+        from aotkit.launched import kernels_of
+
+        with aot.random_state():
+            inputs = [*tensors, *([new_seed()] if self._seeded else ())]
+        return kernels_of(self.graphs, self.products, inputs)
 
     def check(self, recipe: Recipe, signature: Signature, want: Any) -> None:
         """Compare with eager's outcome on copies of the same inputs; if they differ, find out why.

@@ -1,11 +1,23 @@
-"""What becomes of a call, in words."""
+"""What becomes of a call, in words, and what it launches."""
 
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from aotkit.errors import TraceError
+from aotkit.inspection import kernels as views
+from aotkit.inspection.source import printable
+
+if TYPE_CHECKING:
+    from aotkit.launched import Kernels
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """How a call with certain arguments runs, and why; `print` it.
+    """How a call with certain arguments runs, and why; `print` it, or show it in a notebook.
+
+    What it launches is found out, by running the graphs on copies of the arguments, when it is first asked for.
 
     Attributes:
         subject: the function, its backend and its partitioner.
@@ -20,8 +32,22 @@ class Explanation:
     detour: str | None = None
     tier: str | None = None
     entries: int = 0
+    _measure: "Callable[[], Kernels] | None" = field(default=None, repr=False, compare=False)
 
-    def __str__(self) -> str:
+    @functools.cached_property
+    def kernels(self) -> "Kernels":
+        """What the call launches, forward and backward.
+
+        Raises:
+            TraceError: it runs eagerly, or in several pieces; the message says why.
+        """
+        if self._measure is None:
+            raise TraceError(f"{self.subject} launches no kernels of its own: such a call runs eagerly: {self.eager}.")
+        return self._measure()
+
+    @property
+    def way(self) -> str:
+        """How the call comes to its graphs, in words."""
         kinds = f"{self.entries} kind{'s' if self.entries != 1 else ''} of inputs"
         lines = [self.subject, f"  compiled for {kinds} so far"]
         if self.eager is not None:
@@ -32,3 +58,41 @@ class Explanation:
         else:
             lines.append(f"  straight from the guard, in {self.tier}")
         return "\n".join(lines)
+
+    def __str__(self) -> str:
+        launched, text = self._told()
+        return text if launched is None else f"{text}\n\n{launched}"
+
+    def html(self) -> str:
+        """A page of its own, without scripts, with the code of each kernel to unfold."""
+        return views.page(f"aotkit: {self.subject}", self._repr_html_())
+
+    def json(self) -> dict[str, Any]:
+        """All of it as numbers and texts, for `json.dumps`."""
+        launched, _ = self._told()
+        way = {"eager": self.eager, "detour": self.detour, "tier": self.tier, "entries": self.entries}
+        found = None if launched is None else views.as_json(launched)
+        return {"schema": 1, "subject": self.subject, **way, "launched": found}
+
+    def code(self, role: str) -> str:
+        """The generated code of the kernels of one graph, "forward" or "backward"; "" where there is none.
+
+        Raises:
+            ValueError: there is no such graph.
+        """
+        if role not in (known := self.kernels.left_out):
+            raise ValueError(f"the graphs are {', '.join(map(repr, known))}; there is no {role!r}.")
+        found = {k.kernel.name: k.kernel.code for k in self.kernels.of(role) if k.kernel.code}
+        return "\n\n".join(f"# {printable(name)}\n{code}" for name, code in found.items())
+
+    def _repr_html_(self) -> str:
+        return views.as_html(*self._told())
+
+    def _told(self) -> "tuple[Kernels | None, str]":
+        """What it launches, if that can be known, and the words that come before."""
+        if self.eager is not None:
+            return None, self.way
+        try:
+            return self.kernels, self.way
+        except TraceError as e:
+            return None, f"{self.way}\n\n{e}"

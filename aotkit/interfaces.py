@@ -6,8 +6,9 @@ and a *backward* graph, which reads them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 from torch.fx import GraphModule, Node
@@ -19,12 +20,48 @@ class GraphCompiler(Protocol):
     The graph is the compiler's own to change. `example_inputs` are fake tensors (and symbolic integers under
     `dynamic=True`): read their shape, dtype, stride and device, not their values. No fake-tensor mode is active, so
     a compiler may create and compute on real tensors. A callable with the attribute `_boxed_call = True` takes one
-    list instead, and may clear it to free its inputs early.
+    list instead, and may clear it to free its inputs early. One that is `Explained` tells what it launches.
     """
 
     def __call__(
         self, gm: GraphModule, example_inputs: Sequence[Tensor], /
     ) -> Callable[..., Sequence[Tensor | None]]: ...
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a compiled graph launches at once.
+
+    Attributes:
+        name: as its code or a profiler has it.
+        operations: names of the graph's nodes that it computes. One that several kernels compute stands in each.
+        language: that it is written in; "ATen" for an operator of a library.
+        code: its source, if there is any.
+        launches: on the device; None: its compiler does not tell.
+        why: why it is not fused with others, a few words.
+    """
+
+    name: str
+    operations: tuple[str, ...]
+    language: str
+    code: str = ""
+    launches: int | None = 1
+    why: str = ""
+
+
+@runtime_checkable
+class Explained(Protocol):
+    """A compiled graph that tells what it launches: what a `GraphCompiler` returns may have these methods."""
+
+    def kernels(self, inputs: Sequence[Any], /) -> Sequence[Kernel]:
+        """In the order in which they run; for inputs of the graph, which are tensors now."""
+        ...
+
+    def observed(
+        self, inputs: Sequence[Any], around: Callable[[int], AbstractContextManager[None]], /
+    ) -> Sequence[Any]:
+        """Compute what a call does, kernel number `i` inside of `around(i)`; what cannot be told apart in no such."""
+        ...
 
 
 class Partitioner(Protocol):

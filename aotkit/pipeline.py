@@ -19,14 +19,14 @@ from aotkit.aot import (
     sparing_retained,
     sparse_nodes,
 )
-from aotkit.calls import Blame, Boxed, boxed_call, checked_once, results_of
+from aotkit.calls import Blame, Boxed, Product, boxed_call, checked_once, results_of
 from aotkit.errors import CompileError, TraceError
 from aotkit.inspection import credit_backward
 from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Graphs, Partitioner, Regions
 
 
 class Pipeline:
-    """The compilers and the partitioner of one compilation as AOTAutograd takes them; fills `graphs`."""
+    """The compilers and the partitioner of one compilation as AOTAutograd takes them; fills `graphs` and `products`."""
 
     def __init__(self, graphs_of: functools.partial[Graphs], backend: Backend, partition: Partitioner) -> None:
         self._new_graphs = graphs_of
@@ -38,6 +38,7 @@ class Pipeline:
         self.gradient_uses: Sequence[frozenset[int]] = ()
         self.graphs: Graphs | None = None
         self._compiled: dict[str, tuple[Boxed, GraphModule]] = {}
+        self.products: dict[str, Product] = {}
         self._regions: dict[str, Regions] = {}
 
     def keywords(self) -> dict[str, Any]:
@@ -104,7 +105,9 @@ class Pipeline:
         kept = copy_graph(gm)
         donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
         with self._blame(f"backend {self._backend_name!r}", role, kept), outside_fake_mode():
-            run = boxed_call(compiler(gm, example_inputs))
+            product = compiler(gm, example_inputs)
+            run = boxed_call(product)
+        self.products[role] = Product(product, kept)
         if "regions" in gm.meta:
             self._regions[role] = gm.meta["regions"]
         run = sparing_retained(run, donated)

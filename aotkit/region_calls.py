@@ -1,14 +1,15 @@
 """A graph of which parts are compiled: the order of the parts, and a function that runs them one after the other."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
 
 from aotkit.aot import boxed
-from aotkit.calls import Boxed, results_of
+from aotkit.calls import Boxed, Product, results_of
 from aotkit.inspection.nodes import producer
+from aotkit.launches import Sequential
 from aotkit.quotient import in_order
 from aotkit.region_finding import Operations
 
@@ -22,12 +23,14 @@ class Part:
         compile: makes a function of their graph; None: it runs as it is.
         inputs: what they read of others.
         outputs: those whose values others read.
+        product: what its compiler made of it.
     """
 
     nodes: list[Node]
     compile: Callable[["Part"], Boxed] | None = None
     inputs: list[Node] = field(default_factory=list)
     outputs: list[Node] = field(default_factory=list)
+    product: Product | None = None
 
 
 def inputs_of(nodes: Sequence[Node]) -> list[Node]:
@@ -122,23 +125,40 @@ def run_parts(gm: GraphModule, parts: Sequence[Part]) -> Boxed:
         frees.append(set(part.inputs) - live)
         live = live.difference(part.outputs).union(part.inputs)
     slots = {n: i for i, n in enumerate(gm.graph.find_nodes(op="placeholder"))}
-    steps = []
+    steps, explained = [], []
     for part, done in zip(parts, reversed(frees), strict=True):
-        run = boxed(subgraph(gm, part.nodes, part.inputs, part.outputs)) if part.compile is None else part.compile(part)
+        if part.compile is None:
+            as_it_is = subgraph(gm, part.nodes, part.inputs, part.outputs)
+            run, part.product = boxed(as_it_is), Product(as_it_is, as_it_is)
+        else:
+            run = part.compile(part)
+            assert part.product is not None
         takes = [slots[n] for n in part.inputs]
         first = len(slots)
         slots.update((n, first + i) for i, n in enumerate(part.outputs))
         steps.append((run, takes, [slots[n] for n in sorted(done)], slice(first, len(slots))))
-    return _runner(steps, slots, results)
+        explained.append((part.product, takes, slice(first, len(slots))))
+    constants = [None if isinstance(r, Node) else r for r in results]
+    where = [slots[r] if isinstance(r, Node) else len(slots) + i for i, r in enumerate(results)]
+    call = _runner(steps, [None] * len(slots), constants, where)
+    sequence = Sequential(explained, [None] * len(slots), constants, where)
+    call.kernels, call.observed = sequence.kernels, sequence.observed  # type: ignore[attr-defined]
+    return call
 
 
 def _runner(
-    steps: Sequence[tuple[Boxed, list[int], list[int], slice]], slots: Mapping[Node, int], results: Sequence[Any]
+    steps: Sequence[tuple[Boxed, list[int], list[int], slice]],
+    blank: Sequence[None],
+    constants: Sequence[Any],
+    where: Sequence[int],
 ) -> Boxed:
-    """Run steps (function, where its inputs are, which of these are done then, where its outputs go) over one list."""
-    blank = [None] * len(slots)
-    constants = [None if isinstance(r, Node) else r for r in results]
-    where = [slots[r] if isinstance(r, Node) else len(slots) + i for i, r in enumerate(results)]
+    """Run steps (function, where its inputs are, which of these are done then, where its outputs go) over one list.
+
+    Args:
+        blank: as many as there are values.
+        constants: follow them in the list.
+        where: the results are in the list.
+    """
 
     def call(inputs: list[Any]) -> list[Any]:
         values = [*inputs, *blank[len(inputs) :], *constants]

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.aot import boxed, copy_graph, part_of_graph, promise_strides
-from aotkit.calls import Blame, Boxed, boxed_call, checked_once, results_of
+from aotkit.aot import copy_graph, part_of_graph, promise_strides
+from aotkit.calls import Blame, Boxed, Product, boxed_call, callable_of, checked_once, results_of
 from aotkit.errors import CompileError
 from aotkit.inspection.nodes import is_operation, operator_name, producer
 from aotkit.inspection.source import source_line
-from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Region, Regions
+from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Kernel, Region, Regions
+from aotkit.launches import Around, explained
 from aotkit.region_calls import Part, inputs_of, parts_in_order, run_parts, subgraph
 from aotkit.region_finding import Operations, find_regions
 
@@ -131,6 +132,35 @@ def _is_offered(op: Node) -> bool:
     return isinstance(value, Tensor) or (isinstance(value, tuple | list) and all(producer(u) is op for u in op.users))
 
 
+class Tried:
+    """What a compiler returned; if it fails on its first run, on which some compile, something else."""
+
+    _boxed_call = True
+
+    def __init__(self, product: Product, instead: Callable[[Exception], GraphModule]) -> None:
+        self._product, self._run, self._instead = product, boxed_call(product.run), instead
+        self._is_tried = False
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        if self._is_tried:
+            return self._run(args)
+        given = list(args)
+        try:
+            results = self._run(args)
+        except Exception as e:
+            graph = self._instead(e)
+            self._product, self._run = Product(graph, graph), boxed_call(copy_graph(graph))
+            results = self._run(given)
+        self._is_tried = True
+        return results
+
+    def kernels(self, inputs: Sequence[Any]) -> Sequence[Kernel]:
+        return explained(self._product).kernels(inputs)
+
+    def observed(self, inputs: Sequence[Any], around: Around) -> Sequence[Any]:
+        return explained(self._product).observed(inputs, around)
+
+
 @dataclass(frozen=True)
 class RegionCompiler:
     """A graph compiler that hands regions of a graph to other compilers. What became of it is in `gm.meta`."""
@@ -221,7 +251,7 @@ class _Division:
         same = len(ordered) == 1 and ordered[0].compile is not None and ordered[0].inputs == list(inputs)
         return same and len(results) == len(ordered[0].outputs) and set(results) == set(ordered[0].outputs)
 
-    def _whole(self, part: Part, example_inputs: Sequence[Tensor]) -> Boxed:
+    def _whole(self, part: Part, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
         ((choice, _),) = self._regions
         return self._try(choice, part, self._gm, example_inputs)[0]
 
@@ -229,25 +259,27 @@ class _Division:
         gm = subgraph(self._gm, part.nodes, part.inputs, part.outputs)
         promise_strides(gm, len(part.outputs))  # other parts were traced with these strides
         with part_of_graph():
-            run, kept, blame = self._try(choice, part, gm, [n.meta["val"] for n in part.inputs])
+            product, kept, blame = self._try(choice, part, gm, [n.meta["val"] for n in part.inputs])
+        part.product = Product(product, kept)
+        run = boxed_call(product)
         return checked_once(run, run, kept, blame)
 
     def _try(
         self, choice: Choice, part: Part, gm: GraphModule, example_inputs: Sequence[Tensor]
-    ) -> tuple[Boxed, GraphModule, Callable[[], Blame]]:
-        """Compile the graph of a region, or make a function that runs it as it is."""
+    ) -> tuple[Callable[..., Any], GraphModule, Callable[[], Blame]]:
+        """Compile the graph of a region, or leave it as it is."""
         kept = copy_graph(gm)
         names = [n.name for n in part.nodes if n in self._refusals]
         text = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         blame = functools.partial(Blame, f"backend {choice.name!r} failed on a region ({text})", kept)
         try:
             with blame():
-                run = boxed_call(choice.compiler(gm, example_inputs))
+                product = Product(callable_of(choice.compiler(gm, example_inputs)), kept)
         except CompileError as e:
             return self._as_it_is(choice, part, kept, text, e), kept, blame
-        return self._tried(run, functools.partial(self._as_it_is, choice, part, kept, text)), kept, blame
+        return Tried(product, functools.partial(self._as_it_is, choice, part, kept, text)), kept, blame
 
-    def _as_it_is(self, choice: Choice, part: Part, kept: GraphModule, text: str, error: Exception) -> Boxed:
+    def _as_it_is(self, choice: Choice, part: Part, kept: GraphModule, text: str, error: Exception) -> GraphModule:
         """In place of what failed; `strict`, it fails."""
         cause = (isinstance(error, CompileError) and error.__cause__) or error
         if self._options.strict or isinstance(cause, MemoryError | torch.OutOfMemoryError):
@@ -256,28 +288,7 @@ class _Division:
         if (region := self._reported.get(id(part))) is not None:
             region.failure = why
         _log.warning("Backend %r cannot compile a region (%s), which runs as it is: %s", choice.name, text, why)
-        return boxed(copy_graph(kept))
-
-    @staticmethod
-    def _tried(run: Boxed, instead: Callable[[Exception], Boxed]) -> Boxed:
-        """What a compiler returned, which may compile on its first run only, and fail there."""
-        is_tried = False
-
-        def call(args: list[Any]) -> Sequence[Any]:
-            nonlocal run, is_tried
-            if is_tried:
-                return run(args)
-            given = list(args)
-            try:
-                results = run(args)
-            except Exception as e:
-                run = instead(e)
-                results = run(given)
-            is_tried = True
-            return results
-
-        call._boxed_call = True  # type: ignore[attr-defined]
-        return call
+        return copy_graph(kept)
 
     def _report(self, ordered: Sequence[Part]) -> Regions:
         names = {id(part): choice.name for choice, part in self._regions}

@@ -21,7 +21,7 @@ def test_plain_functions_go_straight_to_their_graphs(tier):
     explanation = f.explain(x, torch.ones(3))
     assert (explanation.eager, explanation.detour, explanation.tier) == (None, None, tier)
     assert explanation.entries == 1
-    assert str(explanation).endswith(f"straight from the guard, in {tier}")
+    assert explanation.way.endswith(f"straight from the guard, in {tier}")
     in_cpp = not isinstance(f(x, torch.ones(3)).grad_fn, torch.autograd.function.BackwardCFunction)
     assert in_cpp == (tier == "C++")
 

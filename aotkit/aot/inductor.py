@@ -7,6 +7,7 @@ Inductor's own entry costs 0.7 us, and the code that it writes begins with an as
 one guard checks all inputs at once; assertions about what other libraries' kernels return stay.
 """
 
+import functools
 import inspect
 import linecache
 import re
@@ -28,6 +29,7 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from aotkit.aot.isa import remembered_probes
+from aotkit.aot.provenance import NOTING, kernels_of, noting_origins, with_launches
 from aotkit.aot.tensors import tensor_guard
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
@@ -60,9 +62,20 @@ def compile_inner(
         config.patch({**RANDOM, **casts, **settings, **more}),
         torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
         remembered_probes(),
+        noting_origins(gm),
     ):
         compiled = compile_fx.compile_fx_inner(gm, example_inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
-    return _with_context(compiled) if cpp_wrapper else short_call(compiled, example_inputs)
+    run = _with_context(compiled) if cpp_wrapper else short_call(compiled, example_inputs)
+    run.kernels = lambda inputs: kernels_of(compiled)  # type: ignore[attr-defined]
+    run.observed = functools.partial(_observed, compiled)  # type: ignore[attr-defined]
+    return run
+
+
+def _observed(compiled: Any, inputs: Sequence[Any], around: Any) -> Sequence[Any]:
+    """Run the graph, each kernel inside of `around`, unless it was compiled in a way that is not known here."""
+    names = [kernel.name for kernel in kernels_of(compiled)]
+    run = _rewritten(compiled, functools.partial(with_launches, around=around, names=names))
+    return (run or compiled)(list(inputs))
 
 
 def _rounds_between(gm: GraphModule) -> bool:
@@ -108,7 +121,7 @@ def _with_context(run: Boxed) -> Boxed:
 def fold_and_fuse(gm: GraphModule, inputs: Any) -> None:
     """Inductor's passes over a whole graph, which it expects to have run: attention patterns, constant folding."""
     fake_mode = next((v.fake_mode for n in gm.graph.nodes if hasattr(v := n.meta.get("val"), "fake_mode")), None)
-    with config.patch(RANDOM), V.set_fake_mode(fake_mode):
+    with config.patch(RANDOM | NOTING), V.set_fake_mode(fake_mode):
         joint_graph_passes(gm)
 
 
@@ -130,7 +143,8 @@ def short_call(compiled: Any, example_inputs: Sequence[Any]) -> Boxed:
     is_static = all(
         isinstance(x, Tensor) and all(type(n) is int for n in (*x.shape, *x.stride())) for x in example_inputs
     )
-    if not is_static or (unchecked := _unchecked(compiled)) is None:
+    unchecked = _rewritten(compiled, functools.partial(_without_input_assertions, owner=compiled))
+    if not is_static or unchecked is None:
         return compiled  # type: ignore[no-any-return]
     accepts: Callable[..., bool] | None = None
 
@@ -148,21 +162,21 @@ def short_call(compiled: Any, example_inputs: Sequence[Any]) -> Boxed:
     return call
 
 
-def _unchecked(compiled: Any) -> Boxed | None:
+def _rewritten(compiled: Any, rewrite: Callable[[MethodType], Boxed]) -> Boxed | None:
+    """The same as calling `compiled`, with the method that it calls rewritten; None if that is not known here."""
     runner = getattr(compiled, "compiled_fn_runner", None)
     method = getattr(runner, "call", None)
     if not isinstance(method, MethodType):
         return None
     entry = compiled.current_callable
     if entry == method:
-        return _without_input_assertions(method, compiled)
+        return rewrite(method)
     # On CUDA, what copies misaligned inputs may stand around it.
     parts = dict(inspect.getclosurevars(entry).nonlocals) if inspect.isfunction(entry) else {}
     if parts.pop("model", None) == method and parts.keys() == {"inputs_to_check", "mutated_input_idxs"}:
         from torch._inductor.utils import align_inputs_from_check_idxs
 
-        inner = _without_input_assertions(method, compiled)
-        return align_inputs_from_check_idxs(inner, **parts)
+        return align_inputs_from_check_idxs(rewrite(method), **parts)
     return None
 
 

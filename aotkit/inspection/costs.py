@@ -51,7 +51,7 @@ def total_cost(costs: Collection[Cost]) -> Cost:
 
 def bytes_moved(node: Node) -> int | None:
     """The bytes that an operation reads and writes; None if a size depends on data."""
-    sizes = [_nbytes(value) for n in (node, *node.all_input_nodes) for value in _tensors(n)]
+    sizes = [nbytes_of(value) for n in (node, *node.all_input_nodes) for value in tensors_of(n)]
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
@@ -62,14 +62,20 @@ def _cost(node: Node) -> Cost:
     return Cost(bytes_moved(node), flops(node) if is_described else 0, node.meta.get("recompute_seconds"))
 
 
-def _tensors(node: Node) -> list[Tensor]:
+def tensors_of(node: Node) -> list[Tensor]:
+    """The tensors that a node computes."""
     value = node.meta.get("val")
     return [v for v in (value if isinstance(value, list | tuple) else [value]) if isinstance(v, Tensor)]
 
 
-def _nbytes(value: Tensor) -> int | None:
-    """Of the elements, but not more than there are in memory: an expanded tensor repeats them."""
-    sizes = [size_hint(value.numel() * value.element_size())]
-    if (storage := storage_of(value)) is not None:
-        sizes.append(size_hint(storage.nbytes()))
-    return None if None in sizes else min(size for size in sizes if size is not None)
+def nbytes_of(value: Tensor, whole: bool = False) -> int | None:
+    """Of the elements, but not more than there are in memory: an expanded tensor repeats them.
+
+    Args:
+        whole: of all the memory instead that it is a part of.
+    """
+    size = size_hint(value.numel() * value.element_size())
+    if (storage := storage_of(value)) is None:
+        return size
+    memory = size_hint(storage.nbytes())
+    return memory if whole else None if size is None or memory is None else min(size, memory)

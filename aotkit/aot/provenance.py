@@ -1,0 +1,143 @@
+"""Which operations of a graph are in which of Inductor's kernels, and the code of these.
+
+Inductor notes that itself while it compiles (`trace.provenance_tracking_level`), and keeps it with what it stores on
+disk. In the code that it writes, a comment with the number of the kernel stands before each launch.
+"""
+
+import ast
+import json
+import linecache
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import MethodType
+from typing import Any
+
+import torch._inductor.config as config
+import torch._inductor.debug as debug
+from torch.fx import GraphModule
+
+from aotkit.interfaces import Kernel
+
+NOTING = {"trace.provenance_tracking_level": 1}
+LIBRARY = "Inductor leaves it to a library"
+_HANDLE = re.compile(r"\[Provenance debug handles\] (\S+):(\d+)$")
+# Above the code of a Triton kernel. The only note on kernels that reduce along two dimensions at once.
+_FRAGMENT = re.compile(r"^#   %(\w+) : .*call_function", re.MULTILINE)
+_LANGUAGES = {"cpp_pybinding": "C++", "cpp": "C++", "triton": "Triton"}
+Boxed = Callable[[list[Any]], Sequence[Any]]
+
+
+@contextmanager
+def noting_origins(gm: GraphModule) -> Iterator[None]:
+    """Have Inductor note what becomes of the nodes of a graph that it compiles."""
+    with config.patch(NOTING), debug.reset_provenance_globals():
+        debug._pre_grad_graph_id = id(gm.graph)
+        yield
+
+
+def kernels_of(compiled: Any) -> list[Kernel]:
+    """The kernels of a `CompiledFxGraph`, in the order in which they are launched.
+
+    Their operations are nodes of the graph that was compiled, and some that Inductor has put in place of others.
+    """
+    noted = json.loads(getattr(compiled, "inductor_provenance_mapping_str", None) or "{}")
+    before: dict[str, list[str]] = noted.get("postToPre", {})
+    code, languages, fragments = _definitions(compiled.source_code)
+    names, operations = [], []
+    for launch in _launches(compiled.source_code, noted.get("cppCodeToPost", {}), code):
+        name, _, number = launch.rpartition(":")
+        found = noted["cppCodeToPost"][launch] if number else fragments.get(launch, [])
+        names.append(name or launch)
+        operations.append(dict.fromkeys(old for new in found for old in before.get(new, [new])))
+    _leave_to_fused(operations, [name in code for name in names])
+    return [
+        Kernel(
+            name, tuple(own), languages.get(name, "ATen"), code.get(name, ""),
+            why="" if name in code else LIBRARY,
+        )
+        for name, own in zip(names, operations, strict=True)
+    ]  # fmt: skip
+
+
+def _definitions(source: str) -> tuple[dict[str, str], dict[str, str], dict[str, list[str]]]:
+    """Of each kernel that is defined in the code: its source, the language of that, the nodes it is said to have."""
+    code, languages, fragments = {}, {}, {}
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:  # of the wrapper in C++
+        return {}, {}, {}
+    lines = source.splitlines()
+    end = 0
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Attribute(attr=kind), args=arguments)):
+                texts = [a.value for a in arguments if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+                if kind in _LANGUAGES and texts:
+                    code[name], languages[name] = max(texts, key=len).strip("\n"), _LANGUAGES[kind]
+                    fragments[name] = _FRAGMENT.findall("\n".join(lines[end : statement.lineno]))
+        end = statement.end_lineno or end
+    return code, languages, fragments
+
+
+def _launches(source: str, noted: dict[str, Any], code: dict[str, str]) -> list[str]:
+    """The launches in the order of the code: `name:number` as noted, or the name of a kernel without a number."""
+    found: list[str] = []
+    pending = ""
+    for line in source.splitlines():
+        if handle := _HANDLE.search(line):
+            found.append(f"{handle[1]}:{handle[2]}")
+            pending = handle[1]
+        elif (run := re.match(r"\s+(\w+)\.run\(", line)) and run[1] in code:
+            if run[1] != pending:
+                found.append(run[1])
+            pending = ""
+    known = [launch for launch in found if launch in noted or launch in code]
+    return [*known, *(launch for launch in noted if launch not in known)]
+
+
+def _leave_to_fused(operations: Sequence[dict[str, None]], is_fused: Sequence[bool]) -> None:
+    """A library's kernel is said to have what its inputs are computed by; that is in the kernels before it."""
+    fused = {n for own, fuses in zip(operations, is_fused, strict=True) if fuses for n in own}
+    for own, fuses in zip(operations, is_fused, strict=True):
+        if not fuses and not fused.issuperset(own):
+            for name in fused.intersection(own):
+                del own[name]
+
+
+def with_launches(
+    method: MethodType, around: Callable[[int], AbstractContextManager[None]], names: Sequence[str]
+) -> Any:
+    """The same method of the same object, with each statement that launches kernel number `i` inside of `around(i)`."""
+    code = method.__func__.__code__
+    tree = ast.parse("".join(linecache.getlines(code.co_filename)))
+    functions = {f.lineno: f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef)}
+    function = functions[code.co_firstlineno]
+    _Bracketing(list(names)).visit(function)
+    module = ast.fix_missing_locations(ast.Module([function], []))
+    namespace = {**method.__func__.__globals__, "_around": around}
+    exec(compile(module, code.co_filename, "exec"), namespace)
+    return MethodType(namespace[code.co_name], method.__self__)
+
+
+class _Bracketing(ast.NodeTransformer):
+    """Puts launches, which are in the order of `names`, into `with _around(number)`."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names, self._next = names, 0
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        return self._bracketed(node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        return self._bracketed(node)
+
+    def _bracketed(self, node: ast.Expr | ast.Assign) -> ast.stmt:
+        called = ast.unparse(node.value.func) if isinstance(node.value, ast.Call) else ""
+        if self._next == len(self._names) or called.removesuffix(".run") != self._names[self._next]:
+            return node
+        around = ast.parse(f"with _around({self._next}): pass").body[0]
+        assert isinstance(around, ast.With)
+        around.body = [node]
+        self._next += 1
+        return around

@@ -1,0 +1,102 @@
+"""Timing the kernels of compiled graphs, each apart from the others, where they can be told apart."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+
+from aotkit.launches import Around
+
+MOST_HIDDEN_SECONDS = 0.05  # of launching
+
+Run = Callable[[Around], Sequence[Any]]
+
+
+class Clock(Protocol):
+    """Measures one run at a time."""
+
+    def measure(self, run: Run) -> tuple[Sequence[Any], float, dict[int, float]]:
+        """Returns:
+        (what `run` returns, the seconds that it takes, the seconds inside of each `around(i)`).
+        """
+        ...
+
+
+def clock_for(device: torch.device) -> Clock:
+    """Processor time on a CPU, device time between events on a GPU."""
+    return _CudaClock(device) if device.type == "cuda" else _CpuClock()
+
+
+class _Span:
+    """Calls one function when it is entered, and another one when it is left."""
+
+    def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        self._begin, self._end = begin, end
+
+    def __enter__(self) -> None:
+        self._begin()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._end()
+
+
+class _CpuClock:
+    def measure(self, run: Run) -> tuple[Sequence[Any], float, dict[int, float]]:
+        began: dict[int, float] = {}
+        spans: dict[int, float] = {}
+
+        def begin(i: int) -> None:
+            began[i] = time.perf_counter()
+
+        def end(i: int) -> None:
+            spans[i] = spans.get(i, 0.0) + time.perf_counter() - began[i]
+
+        def around(i: int) -> AbstractContextManager[None]:
+            return _Span(lambda: begin(i), lambda: end(i))
+
+        start = time.perf_counter()
+        results = run(around)
+        return results, time.perf_counter() - start, spans
+
+
+class _CudaClock:
+    """Between events on the device, which is kept busy until everything has been launched."""
+
+    def __init__(self, device: torch.device) -> None:
+        from aotkit.benchmark.timing import FLUSH_BYTES, FLUSH_SECONDS
+
+        self._device = device
+        self._flush_seconds = FLUSH_SECONDS
+        self._flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
+        self._launching = 0.0
+
+    def measure(self, run: Run) -> tuple[Sequence[Any], float, dict[int, float]]:
+        pairs: list[tuple[int, Any, Any]] = []
+
+        def around(i: int) -> AbstractContextManager[None]:
+            start, end = self._events()
+            pairs.append((i, start, end))
+            return _Span(start.record, end.record)
+
+        with torch.cuda.device(self._device):
+            torch.cuda.synchronize()
+            for _ in range(1 + math.ceil(min(self._launching, MOST_HIDDEN_SECONDS) / self._flush_seconds)):
+                self._flush.zero_()
+            start, end = self._events()
+            host = time.perf_counter()
+            start.record()
+            results = run(around)
+            end.record()
+            self._launching = time.perf_counter() - host
+            torch.cuda.synchronize()
+        spans: dict[int, float] = {}
+        for i, first, last in pairs:
+            spans[i] = spans.get(i, 0.0) + first.elapsed_time(last) / 1e3  # it counts milliseconds
+        return results, start.elapsed_time(end) / 1e3, spans
+
+    def _events(self) -> tuple[Any, Any]:
+        return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -1,0 +1,147 @@
+"""Running compiled graphs on their own, forward and then backward, to time what they launch."""
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from aotkit.aot import random_state, without_autocast
+from aotkit.calls import Product, boxed_call
+from aotkit.inspection.nodes import size_hint
+from aotkit.interfaces import Graphs, Kernel
+from aotkit.launches import BlackBox, explained
+from aotkit.stopwatch import Clock, clock_for
+
+ROUNDS = 5
+WARM_UP_ROUNDS = 2
+
+
+@dataclass
+class Times:
+    """Medians of a few rounds, in seconds.
+
+    Attributes:
+        device, dtype: of most of the inputs.
+        told: "forward" and "backward" -> the kernels, as the compiler tells.
+        kernels: "forward" and "backward" -> number of the kernel -> its time, if it could be told apart.
+        seconds: "forward" and "backward" -> time of it all.
+        made_up: whether the inputs are stand-ins of the sizes that it was traced with.
+        failure: why it was not timed.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    told: dict[str, list[Kernel]] = field(default_factory=dict)
+    kernels: dict[str, dict[int, float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    made_up: bool = False
+    failure: str | None = None
+
+
+def timed(graphs: Graphs, products: Mapping[str, Product], inputs: Sequence[Any]) -> Times:
+    """Run the graphs a few times. Neither the inputs nor the states of random generators change."""
+    given, made_up = _inputs(graphs.forward, inputs)
+    times = Times(*_kind(given), made_up=made_up)
+    with torch.no_grad(), without_autocast(), random_state():
+        try:
+            _time(times, graphs, products, given)
+        except Exception as e:  # a compiled graph may take no other inputs than those of the call itself
+            times.failure = f"{type(e).__name__}: {e}"
+            times.kernels, times.seconds = {}, {}
+            times.told |= {r: BlackBox(p).kernels(()) for r, p in products.items() if r not in times.told}
+    return times
+
+
+def _time(times: Times, graphs: Graphs, products: Mapping[str, Product], given: Sequence[Any]) -> None:
+    clock = clock_for(times.device)
+    seconds: dict[str, list[float]] = defaultdict(list)
+    kernels: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for i in range(WARM_UP_ROUNDS + ROUNDS):
+        inputs = given
+        for role, product in products.items():
+            if i == 0:
+                times.told[role] = list(explained(product).kernels(_copies(inputs)))
+            results, total, spans = _measured(clock, product, inputs)
+            if i >= WARM_UP_ROUNDS:
+                seconds[role].append(total)
+                for number, span in spans.items():
+                    kernels[role][number].append(span)
+            if role == "forward" and graphs.backward is not None:
+                inputs = _backward_inputs(graphs, results)
+    times.seconds = {role: statistics.median(values) for role, values in seconds.items()}
+    times.kernels = {
+        role: {number: statistics.median(values) for number, values in found.items()} for role, found in kernels.items()
+    }
+
+
+def _measured(clock: Clock, product: Product, inputs: Sequence[Any]) -> tuple[Sequence[Any], float, dict[int, float]]:
+    """Run a graph as it runs in a call, and once more kernel by kernel: its results, its time, its kernels' times."""
+    whole, apart = boxed_call(product.run), explained(product)
+    given, again = _copies(inputs), _copies(inputs)
+    _, total, _ = clock.measure(lambda around: whole(given))
+    results, _, spans = clock.measure(lambda around: apart.observed(again, around))
+    return results, total, spans
+
+
+def _inputs(forward: GraphModule, inputs: Sequence[Any]) -> tuple[list[Any], bool]:
+    """The inputs of the forward graph, and whether they had to be made up: it may have others than the function."""
+    promised = forward.graph.find_nodes(op="placeholder")
+    if len(promised) == len(inputs) and all(map(_fits, promised, inputs)):
+        return [x.detach() for x in inputs], False
+    return [_stand_in(node) for node in promised], True
+
+
+def _fits(node: Node, given: Any) -> bool:
+    value = node.meta.get("val")
+    return (
+        isinstance(value, Tensor)
+        and (value.dtype, value.device) == (given.dtype, given.device)
+        and [size_hint(n) for n in (*value.shape, *value.stride())] == [*given.shape, *given.stride()]
+    )
+
+
+def _stand_in(node: Node) -> Any:
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor):
+        return size_hint(value) if isinstance(value, torch.SymInt) else value
+    shape, stride = ([size_hint(n) for n in sizes] for sizes in (value.shape, value.stride()))
+    made = torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)  # type: ignore[arg-type]
+    return made.normal_() if value.is_floating_point() or value.is_complex() else made.zero_()
+
+
+def _backward_inputs(graphs: Graphs, results: Sequence[Any]) -> list[Any]:
+    """Saved values, numbers first, then tangents."""
+    assert graphs.backward is not None
+    saved = sorted(results[graphs.num_outputs :], key=lambda value: isinstance(value, Tensor))
+    tangents = graphs.backward.graph.find_nodes(op="placeholder")[len(saved) :]
+    return [*saved, *map(_stand_in, tangents)]
+
+
+def _copies(values: Sequence[Any]) -> list[Any]:
+    """A graph may write into its inputs; views of one memory stay such."""
+    copied: dict[int, Any] = {}
+
+    def copy(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        memory = value.untyped_storage()
+        if (key := memory.data_ptr()) not in copied:
+            copied[key] = memory.clone()  # type: ignore[no-untyped-call]
+        empty = torch.empty(0, dtype=value.dtype, device=value.device)
+        return empty.set_(copied[key], value.storage_offset(), value.shape, value.stride())
+
+    return [copy(value) for value in values]
+
+
+def _kind(inputs: Sequence[Any]) -> tuple[torch.device, torch.dtype]:
+    sizes = Counter[tuple[torch.device, torch.dtype]]()
+    for value in inputs:
+        if isinstance(value, Tensor):
+            sizes[value.device, value.dtype] += value.numel()
+    (kind,) = [kind for kind, _ in sizes.most_common(1)] or [(torch.device("cpu"), torch.float32)]
+    return kind

@@ -18,7 +18,7 @@ from aotkit.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from aotkit.interfaces import Backend, GraphCompiler, Graphs, Partitioner
+from aotkit.interfaces import Backend, GraphCompiler, Graphs, Kernel, Partitioner
 from aotkit.registry import (
     backend_status,
     get_backend,
@@ -45,6 +45,7 @@ __all__ = [
     "EagerFallbackWarning",
     "GraphCompiler",
     "Graphs",
+    "Kernel",
     "MismatchError",
     "Partitioner",
     "RecompilationWarning",

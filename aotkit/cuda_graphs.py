@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.aot import scalars_on
-from aotkit.calls import boxed_call, results_of
+from aotkit.aot import copy_graph, scalars_on
+from aotkit.calls import Product, boxed_call, results_of
 from aotkit.interfaces import Backend, GraphCompiler
+from aotkit.launches import explained
 from aotkit.recordings import Replayed
 
 _log = logging.getLogger("aotkit")
@@ -60,7 +61,9 @@ class Recorder:
         passed = _passed_on(gm)
         # A kernel would get the value of a number on the CPU as it was when it was recorded.
         inputs = scalars_on(device, gm, example_inputs)
-        return Replayed(boxed_call(self.compiler(gm, inputs)), passed, device)
+        kept = copy_graph(gm)
+        compiled = self.compiler(gm, inputs)
+        return Replayed(boxed_call(compiled), passed, device, explained(Product(compiled, kept)))
 
 
 def why_not(gm: GraphModule) -> str | None:

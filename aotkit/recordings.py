@@ -7,7 +7,8 @@ the memory pool of the forward graph whose saved values it reads.
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from aotkit.aot import storage_users
 from aotkit.calls import Boxed
+from aotkit.interfaces import Explained, Kernel
 
 _log = logging.getLogger("aotkit")
 MOST_RECORDINGS = 4  # of one graph; what finds none free then runs as usual
@@ -150,12 +152,13 @@ class Replayed:
     Args:
         run: takes all tensors on the device.
         passed: number of a result -> number of the input that it is.
+        explained: tells what `run` launches.
     """
 
     _boxed_call = True
 
-    def __init__(self, run: Boxed, passed: dict[int, int], device: torch.device) -> None:
-        self._run, self._passed, self._device = run, passed, device
+    def __init__(self, run: Boxed, passed: dict[int, int], device: torch.device, explained: Explained) -> None:
+        self._run, self._passed, self._device, self._explained = run, passed, device, explained
         self._before: list[int] | None = None
         self._moving: set[int] = set()
         self._recordings: list[Recording] = []
@@ -170,6 +173,16 @@ class Replayed:
                 if (recording := self._recording(inputs)) is not None:
                     return recording(inputs)
         return self._run([x.to(self._device) for x in inputs])
+
+    def kernels(self, inputs: Sequence[Tensor]) -> Sequence[Kernel]:
+        """Those that are recorded, and replayed at once."""
+        return self._explained.kernels([x.to(self._device) for x in inputs])
+
+    def observed(
+        self, inputs: Sequence[Tensor], around: Callable[[int], AbstractContextManager[None]]
+    ) -> Sequence[Any]:
+        """The same kernels, one after the other."""
+        return self._explained.observed([x.to(self._device) for x in inputs], around)
 
     def _recording(self, inputs: Sequence[Tensor]) -> Recording | None:
         """One that fits, or a new one."""

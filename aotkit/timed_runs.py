@@ -124,13 +124,13 @@ def _backward_inputs(graphs: Graphs, results: Sequence[Any]) -> list[Any]:
 
 def _copies(values: Sequence[Any]) -> list[Any]:
     """A graph may write into its inputs; views of one memory stay such."""
-    copied: dict[int, Any] = {}
+    copied: dict[tuple[torch.device, int], Any] = {}
 
     def copy(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         memory = value.untyped_storage()
-        if (key := memory.data_ptr()) not in copied:
+        if (key := (memory.device, memory.data_ptr())) not in copied:
             copied[key] = memory.clone()  # type: ignore[no-untyped-call]
         empty = torch.empty(0, dtype=value.dtype, device=value.device)
         return empty.set_(copied[key], value.storage_offset(), value.shape, value.stride())

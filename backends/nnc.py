@@ -6,9 +6,10 @@ prints, which fails on devices, factory functions and infinite constants; here e
 
 import math
 import operator
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,8 +18,11 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.aot import nnc_fuser, nnc_fuses_on_cpu, random_state
-from aotkit.interfaces import Backend
+from aotkit.interfaces import Backend, Kernel
 
+_GROUP = re.compile(r"prim::TensorExprGroup_\d+")
+_LINE = re.compile(r"# <string>:(\d+):")
+_OPERATOR = re.compile(r"= (\w+::\w+)[\[(].*# <string>:(\d+):")
 # The first run records shapes, the second compiles what it saw, the third runs the kernels.
 WARM_UP_RUNS = 3
 
@@ -66,6 +70,17 @@ class FusedGraph:
             results[i] = value
         return results
 
+    def kernels(self, inputs: Sequence[Tensor]) -> list[Kernel]:
+        """What TorchScript runs: each group is a kernel of NNC's, the rest are operators."""
+        if not self.optimized_graph:
+            self(*inputs)
+        return _kernels(self.optimized_graph, self.source)
+
+    def observed(self, inputs: Sequence[Tensor], around: Callable[[int], Any]) -> Sequence[Tensor | None]:
+        """A call; where TorchScript runs several kernels, they cannot be told apart."""
+        with around(0) if len(self.kernels(inputs)) == 1 else nullcontext():
+            return self(*inputs)
+
     def _fuse(self, inputs: Sequence[Tensor]) -> None:
         # Warming up draws random numbers that the function itself does not draw.
         with random_state(), _quiet(), torch.no_grad(), nnc_fuser():
@@ -73,6 +88,21 @@ class FusedGraph:
                 self._scripted(*inputs)
             self.optimized_graph = str(self._scripted.graph_for(*inputs))
         self._fused = True
+
+
+def _kernels(optimized: str, source: str) -> list[Kernel]:
+    """The kernels of an optimized graph, each line of which says from which line of the source it comes."""
+    names = [line.partition(" = ")[0].strip() for line in source.splitlines()]
+    graph, *groups = optimized.split("\nwith ")
+    code = {group.partition(" ")[0]: group.partition(" = ")[2] for group in groups}
+    found = []
+    for line in graph.splitlines():
+        if (group := _GROUP.search(line)) is not None:
+            text = code[group[0]]
+            found.append(Kernel(group[0], tuple(names[int(n) - 1] for n in _LINE.findall(text)), "TorchScript", text))
+        elif (operator := _OPERATOR.search(line)) is not None:
+            found.append(Kernel(operator[1], (names[int(operator[2]) - 1],), "ATen", why="NNC does not take it"))
+    return found
 
 
 def torchscript(gm: GraphModule) -> str:

@@ -10,9 +10,11 @@ import torch.nn.functional as F
 import aotkit
 import aotkit.calls
 from aotkit import recordings
+from aotkit.calls import Product
 from aotkit.cuda_graphs import Recorder, why_not, with_cuda_graphs
 from aotkit.errors import UnavailableError
 from aotkit.interfaces import Backend
+from aotkit.launches import explained
 from aotkit.recordings import Replayed
 from aotkit.registry import get_backend
 
@@ -66,7 +68,7 @@ def recorded(monkeypatch):
         results = gm.graph.output_node().args[0]
         number = {node: i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
         passed = {i: number[r] for i, r in enumerate(results) if r in number}
-        return Replayed(aotkit.calls.boxed_call(gm), passed, torch.device("cpu"))
+        return Replayed(aotkit.calls.boxed_call(gm), passed, torch.device("cpu"), explained(Product(gm, gm)))
 
     return Backend(compiler)
 

@@ -26,6 +26,7 @@ _LIBRARIES = (
     contextlib.__file__,
     "<frozen ",
     "<eval_with_key>",  # the code that torch.fx generates for a graph
+    "<aotkit ",  # the code of guards
 )
 # Only these folders of aotkit: its benchmark workloads and conformance models are user code.
 _CORE = (_HERE, os.path.dirname(_HERE), os.path.join(os.path.dirname(_HERE), "aot"))

@@ -1,14 +1,14 @@
 """The memory that kernels read and write."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from torch.fx import GraphModule, Node
 
 from aotkit.aot.effects import changes_inputs
 from aotkit.inspection.costs import nbytes_of, tensors_of
-from aotkit.inspection.nodes import output_nodes, producer, storages
+from aotkit.inspection.nodes import output_nodes, packet_name, producer, storages
 
 
 class Traffic(NamedTuple):
@@ -32,7 +32,7 @@ def traffic(gm: GraphModule, kernels: Sequence[Iterable[str]]) -> list[Traffic]:
         for name in names:
             homes[nodes[name]].append(i)
     roots = storages(gm)
-    read: list[set[Node]] = [set() for _ in kernels]
+    read: list[dict[Node, int | None]] = [{} for _ in kernels]
     written: list[set[Node]] = [set() for _ in kernels]
 
     def needed(value: Node) -> None:
@@ -41,29 +41,55 @@ def traffic(gm: GraphModule, kernels: Sequence[Iterable[str]]) -> list[Traffic]:
             written[makers[0]].add(roots[value])
 
     for node, places in homes.items():
-        for source in node.all_input_nodes:
+        for source in () if _reads_no_values(node) else node.all_input_nodes:
             made = homes.get(producer(roots[source]), ())
             for i in places:
                 if i not in made:
-                    read[i].add(source)
+                    read[i][source] = _most(read[i].get(source, 0), _read_of(node, source))
                     needed(source)
         if changes_inputs(node):
             written[places[0]].add(node)
     for result in output_nodes(gm):
         if result is not None:
             needed(result)
-    return [Traffic(_bytes(r, roots), _bytes(w, roots)) for r, w in zip(read, written, strict=True)]
+    return [
+        Traffic(_bytes(r, roots), _bytes({n: _sum(map(nbytes_of, tensors_of(n))) for n in w}, roots))
+        for r, w in zip(read, written, strict=True)
+    ]
 
 
-def _bytes(values: Iterable[Node], roots: dict[Node, Node]) -> int | None:
-    """Views of one memory count as much as they show of it, together at most all of it."""
-    shown: dict[Node, int] = defaultdict(int)
-    whole: dict[Node, int] = {}
-    for value in values:
-        for tensor in tensors_of(value):
-            size, memory = nbytes_of(tensor), nbytes_of(tensor, whole=True)
-            if size is None or memory is None:
-                return None
-            shown[roots[value]] += size
-            whole[roots[value]] = max(memory, whole.get(roots[value], 0))
-    return sum(min(size, whole[root]) for root, size in shown.items())
+def _reads_no_values(node: Node) -> bool:
+    """Whether it makes a tensor of the shape and type of another one."""
+    name = packet_name(node)
+    return name.startswith("new_") or name.endswith("_like")
+
+
+def _read_of(node: Node, source: Node) -> int | None:
+    """How much an operation reads of an input: of a table in which it looks things up no more than it finds."""
+    from aotkit.benchmark.operator_costs import LOOKUPS
+
+    size = _sum(map(nbytes_of, tensors_of(source)))
+    if packet_name(node) not in LOOKUPS or source is not node.all_input_nodes[0] or size is None:
+        return size
+    found = _sum(map(nbytes_of, tensors_of(node)))
+    return None if found is None else min(size, found)
+
+
+def _bytes(sizes: Mapping[Node, int | None], roots: Mapping[Node, Node]) -> int | None:
+    """Views of one memory count as much as is read of each, together at most all of it."""
+    shown: dict[Node, int | None] = {}
+    for value, size in sizes.items():
+        whole = _sum(nbytes_of(tensor, whole=True) for tensor in tensors_of(value))
+        together = _sum([shown.get(roots[value], 0), size])
+        shown[roots[value]] = None if together is None or whole is None else min(together, whole)
+    return _sum(shown.values())
+
+
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    """None if one of them is unknown."""
+    known = list(sizes)
+    return None if None in known else sum(size for size in known if size is not None)
+
+
+def _most(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else max(a, b)

@@ -1,6 +1,7 @@
 """A compiled region: what nvFuser computes, and what remains for ATen."""
 
 import operator
+import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,8 +14,11 @@ from aotkit.backends.fusion_definition.draws import lift_numbers, shape_indices
 from aotkit.backends.fusion_definition.fusion import Fusion, Layout, fusion_of
 from aotkit.backends.fusion_definition.shapes import VIEWS
 from aotkit.errors import CompileError
+from aotkit.interfaces import Kernel
+from aotkit.launches import Operators
 
 MOST_LAYOUTS = 8
+_CUDA_KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\s*\(")
 
 
 class Region:
@@ -33,7 +37,7 @@ class Region:
         rest = subgraph(gm, [*computed, *inputs], results)
         self._reads = _indices(inputs, fused)
         self._kept = _indices([*computed, *inputs], rest)
-        self._rest = boxed(rest)
+        self._rest, self._apart = boxed(rest), Operators(rest)
         self._numbers = lift_numbers(fused.graph)
         self._nvfuser, self._fused, self._device = nvfuser, fused, computed[0].meta["val"].device
         self._fusions: dict[Layout, Fusion] = {}
@@ -61,6 +65,23 @@ class Region:
                     del self._fusions[next(iter(self._fusions))]
                 self._fusions[layout] = fusion_of(self._nvfuser, self._fused, layout, self._device)
             return layout, self._fusions[layout]
+
+    def kernels(self, inputs: Sequence[Tensor]) -> list[Kernel]:
+        """The fusion, of which nvFuser may make several CUDA kernels, and what remains for ATen."""
+        cuda = self.cuda(*inputs)
+        names = _CUDA_KERNEL.findall(cuda)
+        code = f"{self.definition}\n\n{self.scheduled(*inputs)}\n\n{cuda}"
+        fused = tuple(n.name for n in self._fused.graph.nodes if n.op == "call_function")
+        fusion = Kernel(names[0] if len(names) == 1 else "fusion", fused, "nvFuser", code, len(names) or None)
+        return [fusion, *self._apart.kernels(())]
+
+    def observed(self, inputs: Sequence[Tensor], around: Callable[[int], Any]) -> Sequence[Any]:
+        """A call, in two parts: the fusion, then the rest."""
+        read = self._inputs(inputs)
+        with around(0):
+            computed = self._fusion(_layout(read))[1](read)
+        values = [*computed, *inputs]
+        return self._apart.observed([values[i] for i in self._kept], lambda i: around(1 + i))
 
     @property
     def definition(self) -> str:

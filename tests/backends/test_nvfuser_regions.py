@@ -1,5 +1,6 @@
 """What surrounds nvFuser's kernels: strides, aliases, sharing, refusals. On a stand-in, without a GPU."""
 
+import contextlib
 import sys
 import threading
 from types import SimpleNamespace
@@ -74,6 +75,40 @@ def test_inputs_of_other_strides_get_a_fusion_of_their_own():
         assert count == expected
         for given, result in zip(layouts, results, strict=True):
             torch.testing.assert_close(result, scaled(given, y), rtol=0, atol=0)
+
+
+class Executor:
+    """What nvFuser made of a definition."""
+
+    @staticmethod
+    def get_scheduled_ir(inputs):
+        return f"scheduled for {len(inputs)} inputs"
+
+    @staticmethod
+    def get_cuda_kernel(inputs):
+        bounds = "__launch_bounds__(/*maxThreadsPerBlock=*/128)"
+        return f"__global__ void {bounds} nvfuser_f0(Tensor<float> T0)\n__global__ void nvfuser_f1(Tensor<float> T1)"
+
+
+def test_a_region_tells_its_fusion_and_what_remains(monkeypatch):
+    monkeypatch.setattr(fusion_stand_in.FusionDefinition, "fec", Executor, raising=False)
+    args = [torch.rand(3, 4), torch.rand(4)]
+    region = region_of(lambda x, y: (*scaled(x, y), (x + y).t()), *args)
+    seen = []
+
+    @contextlib.contextmanager
+    def around(number):
+        seen.append(number)
+        yield
+
+    (fusion,) = region.kernels(args)
+    assert fusion.launches == 2
+    assert {"mul", "sum_1", "exp"} <= set(fusion.operations)
+    for text in (region.definition, "scheduled for 2 inputs", "nvfuser_f1"):
+        assert text in fusion.code
+    for got, want in zip(region.observed(args, around), region(list(args)), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+    assert seen == [0]
 
 
 def test_several_threads_with_several_layouts():

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 
 from aotkit.calls import Product
@@ -172,4 +173,4 @@ def _copying(times: Times) -> float | None:
         return None
     from aotkit.partitioners.rematerialization.devices import measured
 
-    return measured(times.device, times.dtype).bandwidth
+    return measured(times.device, torch.float32).bandwidth

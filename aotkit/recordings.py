@@ -172,6 +172,10 @@ class Replayed:
             with _lock:
                 if (recording := self._recording(inputs)) is not None:
                     return recording(inputs)
+        return self.unrecorded(*inputs)
+
+    def unrecorded(self, *inputs: Tensor) -> Sequence[Any]:
+        """The same call, of which the recordings learn nothing: on inputs that will not come again."""
         return self._run([x.to(self._device) for x in inputs])
 
     def kernels(self, inputs: Sequence[Tensor]) -> Sequence[Kernel]:

@@ -26,7 +26,7 @@ class Times:
     """Medians of a few rounds, in seconds.
 
     Attributes:
-        device, dtype: of most of the inputs.
+        device: of most of the inputs.
         told: "forward" and "backward" -> the kernels, as the compiler tells.
         kernels: "forward" and "backward" -> number of the kernel -> its time, if it could be told apart.
         seconds: "forward" and "backward" -> time of it all.
@@ -35,7 +35,6 @@ class Times:
     """
 
     device: torch.device
-    dtype: torch.dtype
     told: dict[str, list[Kernel]] = field(default_factory=dict)
     kernels: dict[str, dict[int, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -46,7 +45,7 @@ class Times:
 def timed(graphs: Graphs, products: Mapping[str, Product], inputs: Sequence[Any]) -> Times:
     """Run the graphs a few times. Neither the inputs nor the states of random generators change."""
     given, made_up = _inputs(graphs.forward, inputs)
-    times = Times(*_kind(given), made_up=made_up)
+    times = Times(_device(given), made_up=made_up)
     with torch.no_grad(), without_autocast(), random_state():
         try:
             _time(times, graphs, products, given)
@@ -81,10 +80,11 @@ def _time(times: Times, graphs: Graphs, products: Mapping[str, Product], given: 
 
 def _measured(clock: Clock, product: Product, inputs: Sequence[Any]) -> tuple[Sequence[Any], float, dict[int, float]]:
     """Run a graph as it runs in a call, and once more kernel by kernel: its results, its time, its kernels' times."""
-    whole, apart = boxed_call(product.run), explained(product)
-    given, again = _copies(inputs), _copies(inputs)
+    whole, apart = boxed_call(getattr(product.run, "unrecorded", product.run)), explained(product)
+    given = _copies(inputs)
     _, total, _ = clock.measure(lambda around: whole(given))
-    results, _, spans = clock.measure(lambda around: apart.observed(again, around))
+    given = _copies(inputs)
+    results, _, spans = clock.measure(lambda around: apart.observed(given, around))
     return results, total, spans
 
 
@@ -138,10 +138,10 @@ def _copies(values: Sequence[Any]) -> list[Any]:
     return [copy(value) for value in values]
 
 
-def _kind(inputs: Sequence[Any]) -> tuple[torch.device, torch.dtype]:
-    sizes = Counter[tuple[torch.device, torch.dtype]]()
+def _device(inputs: Sequence[Any]) -> torch.device:
+    """The one that most elements are on."""
+    sizes = Counter[torch.device]()
     for value in inputs:
         if isinstance(value, Tensor):
-            sizes[value.device, value.dtype] += value.numel()
-    (kind,) = [kind for kind, _ in sizes.most_common(1)] or [(torch.device("cpu"), torch.float32)]
-    return kind
+            sizes[value.device] += value.numel()
+    return max(sizes, key=sizes.__getitem__, default=torch.device("cpu"))

@@ -101,6 +101,20 @@ def test_steps_give_what_eager_gives(recorded):
         torch.testing.assert_close(*results)
 
 
+def test_asking_what_is_launched_disturbs_no_recording(recorded):
+    f = aotkit.compile(block, backend=recorded, check=False)
+    x, w, b = leaf(16, 8), leaf(8, 8), leaf(8)
+    for _ in range(4):
+        step(f, x, w, b)
+    made = StandIn.made
+    explanation = f.explain(x, w, b)
+    assert explanation.kernels.failure is None
+    assert "aten.mm.default" in [k.kernel.name for k in explanation.kernels.kernels]
+    for _ in range(4):
+        step(f, x, w, b)
+    assert StandIn.made == made
+
+
 def test_results_that_are_kept_are_not_overwritten(recorded):
     fast, plain = (aotkit.compile(block, backend=backend, check=False) for backend in (recorded, "nop"))
     w, b = leaf(8, 8), leaf(8)

@@ -5,10 +5,11 @@ disk. In the code that it writes, a comment with the number of the kernel stands
 """
 
 import ast
+import functools
 import json
 import linecache
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import MethodType
 from typing import Any
@@ -44,17 +45,18 @@ def kernels_of(compiled: Any) -> list[Kernel]:
     noted = json.loads(getattr(compiled, "inductor_provenance_mapping_str", None) or "{}")
     before: dict[str, list[str]] = noted.get("postToPre", {})
     code, languages, fragments = _definitions(compiled.source_code)
+    is_own = functools.partial(_is_own, code)
     names, operations = [], []
     for launch in _launches(compiled.source_code, noted.get("cppCodeToPost", {}), code):
         name, _, number = launch.rpartition(":")
         found = noted["cppCodeToPost"][launch] if number else fragments.get(launch, [])
         names.append(name or launch)
         operations.append(dict.fromkeys(old for new in found for old in before.get(new, [new])))
-    _leave_to_fused(operations, [name in code for name in names])
+    _leave_to_fused(operations, list(map(is_own, names)))
     return [
         Kernel(
-            name, tuple(own), languages.get(name, "ATen"), code.get(name, ""),
-            why="" if name in code else LIBRARY,
+            name, tuple(own), languages.get(name, "Inductor" if is_own(name) else "ATen"), code.get(name, ""),
+            why="" if is_own(name) else LIBRARY,
         )
         for name, own in zip(names, operations, strict=True)
     ]  # fmt: skip
@@ -78,6 +80,11 @@ def _definitions(source: str) -> tuple[dict[str, str], dict[str, str], dict[str,
                     fragments[name] = _FRAGMENT.findall("\n".join(lines[end : statement.lineno]))
         end = statement.end_lineno or end
     return code, languages, fragments
+
+
+def _is_own(code: Mapping[str, str], name: str) -> bool:
+    """Whether Inductor has written a kernel: its wrapper in C++ defines them in other ways."""
+    return name in code or name.startswith(("triton_", "cpp_fused_"))
 
 
 def _launches(source: str, noted: dict[str, Any], code: dict[str, str]) -> list[str]:
@@ -133,11 +140,12 @@ class _Bracketing(ast.NodeTransformer):
         return self._bracketed(node)
 
     def _bracketed(self, node: ast.Expr | ast.Assign) -> ast.stmt:
-        called = ast.unparse(node.value.func) if isinstance(node.value, ast.Call) else ""
-        if self._next == len(self._names) or called.removesuffix(".run") != self._names[self._next]:
+        called = ast.unparse(node.value.func).removesuffix(".run") if isinstance(node.value, ast.Call) else ""
+        if called not in self._names[self._next :]:
             return node
-        around = ast.parse(f"with _around({self._next}): pass").body[0]
+        number = self._names.index(called, self._next)  # one that is not found stays as it is
+        self._next = number + 1
+        around = ast.parse(f"with _around({number}): pass").body[0]
         assert isinstance(around, ast.With)
         around.body = [node]
-        self._next += 1
         return around

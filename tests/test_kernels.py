@@ -143,13 +143,14 @@ def test_nnc_fuses_groups(fuses_on_cpu, monkeypatch):
     for module in (nnc, torchscript):
         monkeypatch.setattr(module, "nnc_fuses_on_cpu", lambda: True)
     backend = aotkit.Backend(nnc.compile_graph, decompositions=nnc.default_decompositions)
-    compiled = aotkit.compile(lambda x: ((x * 2).sin() @ x).cos() * x, backend=backend)
+    # Without LLVM, NNC interprets its kernels, in memory that threads share.
+    compiled = aotkit.compile(lambda x: ((x * 2).sin() @ x).cos() * x, backend=backend, check=False)
     x = torch.randn(4, 4)
     first, product, last = compiled.explain(x).kernels.kernels
     assert (first.operators, product.operators, last.operators) == (("mul", "sin"), ("mm",), ("cos", "mul"))
     assert product.why == "NNC does not take it"
     assert "aten::cos" in last.kernel.code
-    (alone,) = aotkit.compile(lambda x: (x * 2).sin(), backend=backend).explain(x).kernels.kernels
+    (alone,) = aotkit.compile(lambda x: (x * 2).sin(), backend=backend, check=False).explain(x).kernels.kernels
     assert alone.seconds > 0
 
 

@@ -35,6 +35,7 @@ from aotkit.partitioners.rematerialization.devices import Device, device_of
 from aotkit.partitioners.rematerialization.lifetimes import lifetimes
 from aotkit.partitioners.rematerialization.limits import Limit, parse_limit
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
+from aotkit.partitioners.rematerialization.order import lower_peak
 from aotkit.partitioners.rematerialization.peak import fastest_below, paths_of, peak_of
 from aotkit.partitioners.rematerialization.problem import Impossible, Problem
 from aotkit.partitioners.rematerialization.reasons import leave_reasons
@@ -132,7 +133,9 @@ def _split(
         values = values_of(joint, sides)
         with _explained(values):
             saved = [values.nodes[i] for i in sorted(choose(values, sides))]
-        return extract_forward_backward(joint, saved, num_fwd_outputs=num_fwd_outputs)
+        forward, backward = extract_forward_backward(joint, saved, num_fwd_outputs=num_fwd_outputs)
+        lower_peak(backward, sides)
+        return forward, backward
 
 
 @contextmanager

@@ -52,13 +52,10 @@ def fusion_of(values: Sequence[Node], sides: Sides) -> Fusion:
     late = [node for node in values[0].graph.nodes if node in sides.backward and node.op != "output"]
     free = {node for node in (*values, *late) if is_free(node)}
     barriers = {node for node in (*values, *late) if node not in free and not is_cheap(node)}
-    readers: dict[Node, list[Node]] = {}
-    for node in (*reversed(late), *reversed(values)):
-        users = (readers[user] if user in free else [user] for user in node.users if user.op != "output")
-        readers[node] = list(dict.fromkeys(reader for found in users for reader in found))
-    forward = _depths([node for node in values if node in sides.forward], barriers)
-    backward = _depths(late, barriers)
-    kernels = _kernels([node for node in late if node not in barriers and node not in free], readers, backward)
+    readers = readers_of([*values, *late], free)
+    forward = depths_of([node for node in values if node in sides.forward], barriers)
+    backward = depths_of(late, barriers)
+    kernels = kernels_of([node for node in late if node not in barriers and node not in free], readers, backward)
     stages: dict[Node, int] = {}
     for node in reversed(values):
         wanted = [backward[r] - (r in barriers) for r in readers[node] if r in backward]
@@ -67,7 +64,16 @@ def fusion_of(values: Sequence[Node], sides: Sides) -> Fusion:
     return Fusion(free, barriers, readers, forward, backward, kernels, stages)
 
 
-def _depths(nodes: Sequence[Node], barriers: Collection[Node]) -> dict[Node, int]:
+def readers_of(nodes: Sequence[Node], free: Collection[Node]) -> dict[Node, list[Node]]:
+    """Node -> those that read it, through views. Nodes are in graph order, and what reads them is among them."""
+    readers: dict[Node, list[Node]] = {}
+    for node in reversed(nodes):
+        users = (readers[user] if user in free else [user] for user in node.users if user.op != "output")
+        readers[node] = list(dict.fromkeys(reader for found in users for reader in found))
+    return readers
+
+
+def depths_of(nodes: Sequence[Node], barriers: Collection[Node]) -> dict[Node, int]:
     """How many barriers come before each node, itself included; as late as its readers allow."""
     depths: dict[Node, int] = {}
     for node in nodes:
@@ -79,7 +85,7 @@ def _depths(nodes: Sequence[Node], barriers: Collection[Node]) -> dict[Node, int
     return depths
 
 
-def _kernels(
+def kernels_of(
     nodes: Sequence[Node], readers: Mapping[Node, Sequence[Node]], depths: Mapping[Node, int]
 ) -> dict[Node, Node]:
     """Those of equal depth that feed one another, by one node for each."""

@@ -96,8 +96,10 @@ def lifetimes(values: Values, sides: Sides) -> Lifetimes:
     memories = {node: storages(node) for node in graph.nodes}
     gradients = [node for node in graph.nodes if node in sides.backward and node.op != "output"]
     early = [node for node, in_forward in zip(nodes, values.in_forward, strict=True) if in_forward]
-    at, turn = _numbered(early, 0)
-    at_backward, steps = _numbered(gradients, turn)
+    barriers = {node for node in graph.nodes if node.op == "call_function" and not is_cheap(node)}
+    free = {node for node in graph.nodes if is_free(node)}
+    at, turn = numbered(early, 0, barriers)
+    at_backward, steps = numbered(gradients, turn, barriers)
     first: list[int | None] = [None] * len(nodes)
     last = [turn] * len(nodes)
 
@@ -120,8 +122,8 @@ def lifetimes(values: Values, sides: Sides) -> Lifetimes:
 
     inputs = {memory for node in sides.inputs for memory in memories[node]}
     outputs = {memory for node in sides.outputs for memory in memories[node]}
-    forward = _uses(early, at, memories)
-    backward = _uses([*reversed(late), *gradients], at_backward, memories)
+    forward = uses_of(early, at, memories, barriers, free)
+    backward = uses_of([*reversed(late), *gradients], at_backward, memories, barriers, free)
     results = [node for node in gradients if any(user.op == "output" for user in node.users)]
     returned = {memory for node in results for memory in memories[node]}
     held = sum({key: size for node in sides.inputs for key, size in memories[node].items()}.values())
@@ -147,11 +149,11 @@ def lifetimes(values: Values, sides: Sides) -> Lifetimes:
 
 
 @dataclass
-class _Use:
+class Use:
     """Of some memory: the steps that make it and last read it.
 
     Attributes:
-        written: whether a barrier makes it.
+        written: whether a barrier makes it, or it is an input.
     """
 
     made: int
@@ -165,23 +167,30 @@ class _Use:
         return min(start, end), end, self.nbytes if start <= end else 0
 
 
-def _numbered(nodes: Iterable[Node], step: int) -> tuple[dict[Node, int], int]:
+def numbered(nodes: Iterable[Node], step: int, barriers: Collection[Node]) -> tuple[dict[Node, int], int]:
     """The step of each node, and the first one after all of them."""
     at = {}
     for node in nodes:
-        is_barrier = node.op == "call_function" and not is_cheap(node)
+        is_barrier = node in barriers
         at[node] = step = step + is_barrier
         step += is_barrier
     return at, step + 1
 
 
-def _uses(nodes: Sequence[Node], at: Mapping[Node, int], memories: Mapping[Node, Mapping[Any, int]]) -> dict[Any, _Use]:
-    """Of all memory that nodes make or are given."""
-    uses: dict[Any, _Use] = {}
+def uses_of(
+    nodes: Sequence[Node],
+    at: Mapping[Node, int],
+    memories: Mapping[Node, Mapping[Any, int]],
+    barriers: Collection[Node],
+    free: Collection[Node],
+) -> dict[Any, Use]:
+    """Of all memory that nodes make or are given; `free` are those that read nothing."""
+    uses: dict[Any, Use] = {}
     for node in nodes:
+        written = node in barriers or node.op == "placeholder"
         for key, nbytes in memories[node].items():
-            uses.setdefault(key, _Use(at[node], at[node], not is_cheap(node), nbytes))
-        if not is_free(node):
+            uses.setdefault(key, Use(at[node], at[node], written, nbytes))
+        if node not in free:
             for key in {key for i in node.all_input_nodes for key in memories[i]} & uses.keys():
                 uses[key].read = at[node]
     return uses

@@ -191,6 +191,6 @@ def uses_of(
         for key, nbytes in memories[node].items():
             uses.setdefault(key, Use(at[node], at[node], written, nbytes))
         if node not in free:
-            for key in {key for i in node.all_input_nodes for key in memories[i]} & uses.keys():
+            for key in (key for i in node.all_input_nodes for key in memories[i] if key in uses):
                 uses[key].read = at[node]
     return uses

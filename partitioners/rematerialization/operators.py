@@ -33,7 +33,7 @@ def is_free(node: Node) -> bool:
 
 def is_cheap(node: Node) -> bool:
     """Whether a node costs about as much as reading its inputs, or less."""
-    return is_free(node) or is_pointwise(node) or packet_name(node) in CHEAP
+    return is_pointwise(node) or packet_name(node) in CHEAP or is_free(node)
 
 
 def is_pass(node: Node) -> bool:

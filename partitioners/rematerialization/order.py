@@ -2,14 +2,13 @@
 
 The gradients of a weight and of an activation are computed from the same gradient, and one of them may be the last to
 read something large: that one should come first. What frees nothing keeps its turn, and so does what is recomputed,
-just before its first reader. Two such orders are tried: of operators as they run one by one, and of kernels as a
-compiler fuses them. One is taken if the backward pass never holds more with it, counted either way, and less at least
-one way. Nothing moves across an operator that draws random numbers, communicates, writes into its inputs, or may have
-another effect.
+just before its first reader. What a compiler would fuse moves together. Such an order is taken if the backward pass
+holds less with it as a compiler fuses it, or operator by operator, and more in neither case. Nothing moves across an
+operator that draws random numbers, communicates, writes into its inputs, or may have another effect.
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
@@ -26,7 +25,7 @@ from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
 from aotkit.partitioners.rematerialization.scheduling import Task, frees_first
 
 _log = logging.getLogger("aotkit")
-Group = list[Node]
+Kernel = list[Node]
 
 
 def lower_peak(backward: GraphModule, sides: Sides) -> None:
@@ -36,23 +35,19 @@ def lower_peak(backward: GraphModule, sides: Sides) -> None:
         sides: of the joint graph that it is a part of.
     """
     work = _work(backward, sides)
-    before = best = work.peaks(work.nodes)
-    chosen = None
-    for groups in (work.operators(), work.kernels()):
-        order = work.in_sequence([groups[i] for i in frees_first(work.tasks(groups))])
-        peaks = work.peaks(order)
-        if peaks < best and all(new <= old for new, old in zip(peaks, before, strict=True)):
-            chosen, best = order, peaks
-    if chosen is None:
+    kernels = work.kernels()
+    order = [node for i in frees_first(work.tasks(kernels)) for node in kernels[i]]
+    before, after = work.peaks(work.operators), work.peaks(order)
+    if after == before or any(new > old for new, old in zip(after, before, strict=True)):
         return
     output = backward.graph.output_node()
-    for node in chosen:
+    for node in work.in_place(order):
         output.prepend(node)
     backward.recompile()
     _log.info(
         "The backward pass is reordered. It holds at most %s at once instead of %s as a compiler fuses it, and %s "
         "instead of %s operator by operator.",
-        bytes_name(best[0]), bytes_name(before[0]), bytes_name(best[1]), bytes_name(before[1]),
+        bytes_name(after[0]), bytes_name(before[0]), bytes_name(after[1]), bytes_name(before[1]),
     )  # fmt: skip
 
 
@@ -63,7 +58,8 @@ class _Work:
     Attributes:
         given: its inputs.
         nodes: all others but the output, in order.
-        free: those that move no data.
+        free: those of them that move no data.
+        operators: the others, in order.
         barriers: those that are kernels of their own.
         fences: those that nothing moves across.
         gradients: those that are not recomputed.
@@ -75,6 +71,7 @@ class _Work:
     given: list[Node]
     nodes: list[Node]
     free: set[Node]
+    operators: list[Node]
     barriers: set[Node]
     fences: set[Node]
     gradients: set[Node]
@@ -82,61 +79,68 @@ class _Work:
     returned: set[Any]
     held: int
 
-    def operators(self) -> list[Group]:
-        """Each by itself."""
-        return [[node] for node in self.nodes if node not in self.free]
-
-    def kernels(self) -> list[Group]:
+    def kernels(self) -> list[Kernel]:
         """As a compiler makes them between two fences, in the order in which they end."""
-        fused = [node for node in self.nodes if node not in self.free and node not in self.barriers]
+        fused = [node for node in self.operators if node not in self.barriers]
         kernels = kernels_of(fused, readers_of(self.nodes, self.free), depths_of(self.nodes, self.barriers))
-        groups: dict[tuple[Node, int], Group] = {}
+        found: dict[tuple[Node, int], Kernel] = {}
         part = 0
-        for node in self.nodes:
-            if node not in self.free:
-                part += node in self.fences
-                groups.setdefault((kernels.get(node, node), part), []).append(node)
-                part += node in self.fences
-        turns = {node: i for i, node in enumerate(self.nodes)}
-        return sorted(groups.values(), key=lambda group: turns[group[-1]])
+        for node in self.operators:
+            part += node in self.fences
+            found.setdefault((kernels.get(node, node), part), []).append(node)
+            part += node in self.fences
+        turns = {node: i for i, node in enumerate(self.operators)}
+        return sorted(found.values(), key=lambda kernel: turns[kernel[-1]])
 
-    def tasks(self, groups: Sequence[Group]) -> list[Task]:
-        """What each group waits for, reads and leaves."""
-        number = {node: i for i, group in enumerate(groups) for node in group}
-        makers: dict[Any, int | None] = {key: None for node in self.given for key in self.memories[node]}
-        for node, i in number.items():
-            for key in self.memories[node]:
-                makers.setdefault(key, i)
+    def tasks(self, kernels: Sequence[Kernel]) -> list[Task]:
+        """What each kernel waits for, reads and leaves."""
+        inputs = [{i for node in kernel for i in node.all_input_nodes} for kernel in kernels]
+        makers: dict[Any, int] = {}
+        kept: dict[Any, int] = {}  # when its maker has run
+        for k, kernel in enumerate(kernels):
+            for memory, size in self._memory(kernel).items():
+                makers.setdefault(memory, k)
+                if memory in self.returned:
+                    kept[memory] = size
+        for node in self.given:
+            for memory in self.memories[node]:
+                makers.pop(memory, None)
+        reads: list[dict[Any, int]] = []
+        for k, nodes in enumerate(inputs):
+            read = {memory: size for memory, size in self._memory(nodes).items() if makers.get(memory) != k}
+            kept |= read
+            reads.append({memory: size for memory, size in read.items() if memory not in self.returned})
+        leaves = [0] * len(kernels)
+        for memory, size in kept.items():
+            if memory in makers:
+                leaves[makers[memory]] += size
+        may_be_early = [not self.gradients.isdisjoint(kernel) for kernel in kernels]
+        return [Task(*task) for task in zip(self._waits(kernels, inputs), reads, leaves, may_be_early, strict=True)]
+
+    def _memory(self, nodes: Iterable[Node]) -> dict[Any, int]:
+        return {memory: size for node in nodes for memory, size in self.memories[node].items()}
+
+    def _waits(self, kernels: Sequence[Kernel], inputs: Sequence[Collection[Node]]) -> list[set[int]]:
+        """For each kernel, the numbers of those that have to run before it."""
+        number = {node: k for k, kernel in enumerate(kernels) for node in kernel}
         sources: dict[Node, set[int]] = {}
         for node in (*self.given, *self.nodes):
             before = (sources[i] for i in node.all_input_nodes)
             sources[node] = {number[node]} if node in number else set().union(*before)
-        reads: list[dict[Any, int]] = []
-        after: list[set[int]] = []
-        fence = -1
-        for i, group in enumerate(groups):
-            inputs = {j for node in group for j in node.all_input_nodes}
-            found = {key: size for j in inputs for key, size in self.memories[j].items()}
-            reads.append({key: size for key, size in found.items() if makers[key] != i})
-            after.append(set().union(*(sources[j] for j in inputs)) - {i})
-            if group[0] in self.fences:
-                after[i].update(range(max(fence, 0), i))
-                fence = i
-            elif fence >= 0:
-                after[i].add(fence)
-        left = {key: size for read in reads for key, size in read.items()}
-        left |= {key: size for node in number for key, size in self.memories[node].items() if key in self.returned}
-        leaves = [0] * len(groups)
-        for key, size in left.items():
-            if (maker := makers[key]) is not None:
-                leaves[maker] += size
-        freed = [{key: size for key, size in read.items() if key not in self.returned} for read in reads]
-        is_early = [not self.gradients.isdisjoint(group) for group in groups]
-        return [Task(*task) for task in zip(after, freed, leaves, is_early, strict=True)]
+        waits: list[set[int]] = []
+        fence = 0
+        for k, kernel in enumerate(kernels):
+            waits.append(set().union(*(sources[i] for i in inputs[k])) - {k})
+            if kernel[0] in self.fences:
+                waits[k].update(range(fence, k))
+                fence = k
+            elif kernels[fence][0] in self.fences:
+                waits[k].add(fence)
+        return waits
 
-    def in_sequence(self, groups: Sequence[Group]) -> list[Node]:
-        """The order of all nodes: views and sizes right before their first reader, parts of a tuple right after it."""
-        turns = {node: i for i, node in enumerate(node for group in groups for node in group)}
+    def in_place(self, order: Sequence[Node]) -> list[Node]:
+        """All nodes: views and sizes right before the first operator that reads them, parts of tuples right after."""
+        turns = {node: i for i, node in enumerate(order)}
         for node in reversed(self.nodes):
             if node in self.free:
                 turns[node] = min((turns[user] for user in node.users if user in turns), default=len(self.nodes))
@@ -149,16 +153,15 @@ class _Work:
         return sorted(self.nodes, key=keys.__getitem__)
 
     def peaks(self, order: Sequence[Node]) -> tuple[int, int]:
-        """The most bytes that are alive at once: as a compiler fuses, and if operators run one by one."""
-        operators = {node for node in order if node not in self.free}
-        return self._peak(order, self.barriers), self._peak(order, operators)
-
-    def _peak(self, order: Sequence[Node], barriers: Collection[Node]) -> int:
+        """The most bytes that are alive at once: as a compiler fuses operators, and if they run one by one."""
         nodes = [*self.given, *order]
-        at, steps = numbered(nodes, 0, barriers)
-        uses = uses_of(nodes, at, self.memories, barriers, self.free)
-        spans = [use.span(steps - 1 if key in self.returned else 0) for key, use in uses.items()]
-        return self.held + max(bytes_alive(spans, steps))
+        highest = []
+        for barriers in (self.barriers, set(order)):
+            at, steps = numbered(nodes, 0, barriers)
+            uses = uses_of(nodes, at, self.memories, barriers, self.free)
+            spans = [use.span(steps - 1 if key in self.returned else 0) for key, use in uses.items()]
+            highest.append(self.held + max(bytes_alive(spans, steps)))
+        return highest[0], highest[1]
 
 
 def _work(backward: GraphModule, sides: Sides) -> _Work:
@@ -167,7 +170,8 @@ def _work(backward: GraphModule, sides: Sides) -> _Work:
     nodes = [node for node in backward.graph.nodes if node.op not in ("placeholder", "output")]
     fences = {node for node in nodes if node.op != "get_attr" and _stays(node)}
     free = {node for node in nodes if node not in fences and is_free(node)}
-    barriers = {node for node in nodes if node not in free and not is_cheap(node)}
+    operators = [node for node in nodes if node not in free]
+    barriers = {node for node in operators if not is_cheap(node)}
     held = {key: size for node in (*sides.inputs, *sides.outputs) for key, size in storages(node).items()}
     constants = {key for node in nodes if node.op == "get_attr" for key in storages(node)}
     memories = {
@@ -177,7 +181,7 @@ def _work(backward: GraphModule, sides: Sides) -> _Work:
     returned = {key for node in output_nodes(backward) if node is not None for key in memories[node]}
     late = {node.name for node in sides.backward}
     gradients = {node for node in nodes if node.name in late}
-    return _Work(given, nodes, free, barriers, fences, gradients, memories, returned, sum(held.values()))
+    return _Work(given, nodes, free, operators, barriers, fences, gradients, memories, returned, sum(held.values()))
 
 
 def _stays(node: Node) -> bool:

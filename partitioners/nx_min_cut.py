@@ -16,6 +16,8 @@ saved or recomputed. The cheapest such choice is a minimum cut; `rematerializati
   normalisations and indexing. So matrix products, convolutions, attention, sorting, scattering, pooling and scans
   always run once.
 * Values that the function recomputes with `torch.utils.checkpoint` are saved only if nothing else is possible.
+
+The backward graph is then reordered where that lowers its peak of memory (`rematerialization/order.py`).
 """
 
 import gc

@@ -3,7 +3,8 @@
 Time is counted in steps. A *barrier* (a matrix product, a convolution, attention, sorting) is a step of its own; what
 is cheap between two barriers is one step, as compilers fuse it: what is made and read within one step never gets into
 memory, and what such a step makes takes the place of what it reads for the last time. Backward runs in the order of the
-joint graph, and recomputes each value just before it is first read, so the steps are the same whatever is saved.
+joint graph, and recomputes each value just before it is first read, so the steps are the same whatever is saved. What
+`order` changes about that later can only lower the peak.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

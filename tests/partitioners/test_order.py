@@ -82,7 +82,7 @@ def test_the_gradient_that_frees_comes_first(partition, as_before):
     assert after.seconds == before.seconds
 
 
-QUICK = ("mlp", "transformer")
+QUICK = ("mlp",)
 SLOW = [*(name for name in MODELS if name not in QUICK), *(f"large {name}" for name in DEFAULT_MODELS)]
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from aotkit import aot, checker
 from aotkit.aot import pytree
@@ -43,10 +43,12 @@ class Entry:
         outputs = _Outputs()
         pipeline = recipe.pipeline()
         reads = aot.TensorReads()
+        owner = getattr(recipe.fn, "__self__", None)
+        module = owner if isinstance(owner, nn.Module) else None
 
         def flat(*tensors: Any) -> list[Any]:
             tensors, seeds = tensors[: len(signature.tensors)], tensors[len(signature.tensors) :]
-            with recording_source(), reads, aot.no_other_randomness(recipe.name), signature.randomness(*seeds):
+            with recording_source(module), reads, aot.no_other_randomness(recipe.name), signature.randomness(*seeds):
                 reads.inputs = {id(t) for t in tensors}
                 return outputs.flatten(signature.run("traced", tensors))
 

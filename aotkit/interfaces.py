@@ -186,3 +186,9 @@ class Graphs:
         from aotkit.inspection import render_markdown
 
         return render_markdown(self)
+
+    def json(self) -> dict[str, Any]:
+        """The same as plain data, of schema 1: see `aotkit.view.as_json`."""
+        from aotkit.view import as_json
+
+        return as_json(self)

@@ -26,7 +26,7 @@ EXAMPLES = [
     Path("tests/plugin/aotkit_example.py"),
 ]
 # Public besides aotkit.__all__.
-SUBPACKAGES = {"backends", "benchmark", "culprit", "inspection", "partitioners", "testing"}
+SUBPACKAGES = {"backends", "benchmark", "culprit", "inspection", "partitioners", "testing", "view"}
 PRIVATE_NAMES_ALLOWED = Path("aotkit/aot")
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 350

@@ -3,23 +3,16 @@
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.aot import pytree
 from aotkit.aot.effects import changes_inputs
-from aotkit.aot.partition import flops, storages
+from aotkit.aot.partition import flops
 from aotkit.benchmark.operator_costs import LOOKUPS, is_barrier
+from aotkit.inspection.memory import Memory, memories
 from aotkit.inspection.nodes import packet_name
-
-
-@dataclass(eq=False)
-class Memory:
-    """One storage while it is alive, and its size. What is computed twice is in two of them."""
-
-    nbytes: int
 
 
 @dataclass(eq=False)
@@ -71,21 +64,17 @@ def dataflow(gm: GraphModule, given: Sequence[Sequence[Memory]] = ()) -> Dataflo
         given: the memory of the first placeholders that are tensors.
     """
     flow = Dataflow([], [], [], [])
-    known: dict[Node, dict[Any, Memory]] = {}
-    shared: dict[Any, Memory] = {}  # placeholders may be views of one another
-    rest = iter(given)
+    known = memories(gm, given)
     for node in gm.graph.nodes:
         if node.op == "output":
             flow.outputs = [list(known[n].values()) if isinstance(n, Node) else [] for n in node.args[0]]
             break
-        own = storages(node)
-        seen = {key: memory for i in node.all_input_nodes for key, memory in known[i].items()}
+        own = list(known[node].values())
         if node.op == "placeholder":
-            known[node] = _placed(own, next(rest, ()) if own else (), shared)
-            flow.inputs += [list(known[node].values())] if own else []
+            flow.inputs += [own] if own else []
             continue
-        known[node] = {key: seen.get(key) or Memory(size) for key, size in own.items()}
-        made = [memory for key, memory in known[node].items() if key not in seen]
+        seen = {memory for i in node.all_input_nodes for memory in known[i].values()}
+        made = [memory for memory in own if memory not in seen]
         if node.op == "get_attr":
             flow.constants += made
         elif made or changes_inputs(node):
@@ -94,13 +83,7 @@ def dataflow(gm: GraphModule, given: Sequence[Sequence[Memory]] = ()) -> Dataflo
     return flow
 
 
-def _placed(own: Mapping[Any, int], given: Sequence[Memory], shared: dict[Any, Memory]) -> dict[Any, Memory]:
-    if given:
-        return dict(zip(own, given, strict=True))
-    return {key: shared.setdefault(key, Memory(size)) for key, size in own.items()}
-
-
-def _reads(node: Node, known: Mapping[Node, Mapping[Any, Memory]]) -> dict[tuple[Hashable, Memory], int]:
+def _reads(node: Node, known: Mapping[Node, Mapping[Hashable, Memory]]) -> dict[tuple[Hashable, Memory], int]:
     reads: dict[tuple[Hashable, Memory], int] = {}
     for i, source in enumerate(node.all_input_nodes):
         part, nbytes = _part(source), tensor_bytes(source)

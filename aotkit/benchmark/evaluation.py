@@ -7,9 +7,10 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from aotkit.aot.partition import flops, is_random
-from aotkit.benchmark.dataflow import Memory, dataflow
+from aotkit.benchmark.dataflow import dataflow
 from aotkit.benchmark.kernels import DEVICES, fuse, seconds
 from aotkit.benchmark.liveness import peak_bytes
+from aotkit.inspection.memory import Memory
 from aotkit.partitioners.rematerialization.devices import Device
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from networkx.utils import UnionFind
 
-from aotkit.benchmark.dataflow import Dataflow, Memory, Step
+from aotkit.benchmark.dataflow import Dataflow, Step
+from aotkit.inspection.memory import Memory
 from aotkit.partitioners.rematerialization.devices import Device
 
 # About what an A100 and an H200 reach in float32 by TensorFloat32: less than their data sheets say.

@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from aotkit.benchmark.dataflow import Memory, Step
+from aotkit.benchmark.dataflow import Step
+from aotkit.inspection.memory import Memory
 
 
 def peak_bytes(

@@ -85,7 +85,7 @@ def _graph_lines(gm: GraphModule, labels: dict[Node, str], marks: dict[Node, Lin
         if comment and comment != previous:
             yield Line(comment, "source")
         previous = comment or previous
-        text = f"{node.name}: {type_name(node.meta.get('val'))} = {labels.get(node) or _expression(node)}"
+        text = f"{node.name}: {type_name(node.meta.get('val'))} = {labels.get(node) or expression(node)}"
         yield Line(f"{text}  ~ {marks[node].text}", marks[node].role) if node in marks else Line(text)
     for name, subgraph in subgraphs:
         returned = ", ".join(_argument(node) for node in output_nodes(subgraph))
@@ -94,7 +94,8 @@ def _graph_lines(gm: GraphModule, labels: dict[Node, str], marks: dict[Node, Lin
         yield Line(f"  return {returned}")
 
 
-def _expression(node: Node) -> str:
+def expression(node: Node) -> str:
+    """What a node does, as text: `add(x, 1)`, `constant w`."""
     if node.op == "get_attr":
         return f"constant {node.target}"
     if node.op == "placeholder":

@@ -57,7 +57,7 @@ class SavedValue:
 def saved_values(graphs: Graphs) -> list[SavedValue]:
     """The values that forward returns beyond `graphs.num_outputs`, in that order."""
     roots = storages(graphs.forward)
-    kept = _kept_outputs(graphs)
+    kept = kept_outputs(graphs)
     kept_storages = {roots[node] for node in kept}
     nodes = _saved_nodes(graphs)
     readers = dict(zip(_in_order_of_backward(nodes), _readers(graphs.backward), strict=False))
@@ -125,7 +125,7 @@ def _saved_nodes(graphs: Graphs) -> list[Node]:
     return [node for node in output_nodes(graphs.forward)[graphs.num_outputs :] if node is not None]
 
 
-def _kept_outputs(graphs: Graphs) -> set[Node]:
+def kept_outputs(graphs: Graphs) -> set[Node]:
     """The outputs that the caller holds. The new value of a mutated input is copied into the input and then freed."""
     outputs = output_nodes(graphs.forward)[: graphs.num_outputs]
     descriptions = graphs.forward.graph.output_node().meta.get("desc") or [None] * len(outputs)

@@ -13,9 +13,12 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import torch
+from torch import nn
 from torch.fx import GraphModule, Node
-from torch.fx.traceback import set_stack_trace
+from torch.fx import traceback as fx_traceback
 from torch.overrides import TorchFunctionMode
+
+from aotkit.inspection.modules import ModuleNames
 
 _TORCH = os.path.dirname(torch.__file__)
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -59,9 +62,10 @@ def _is_library(file: str) -> bool:
 
 
 class _Recorder(TorchFunctionMode):
-    def __init__(self, boundary: int) -> None:
+    def __init__(self, boundary: int, root: nn.Module | None) -> None:
         super().__init__()
         self._boundary = boundary
+        self._names = ModuleNames(root)
 
     def __torch_function__(
         self,
@@ -74,19 +78,25 @@ class _Recorder(TorchFunctionMode):
         if not torch.compiler.is_compiling():
             trace = _format_caller(sys._getframe(1), self._boundary)
             if trace:
-                set_stack_trace([trace])
+                fx_traceback.set_stack_trace([trace])
+                if fx_traceback.has_preserved_node_meta():
+                    stack = self._names.stack(sys._getframe(1), self._boundary)
+                    fx_traceback.current_meta["nn_module_stack"] = stack
         return func(*args, **(kwargs or {}))
 
 
-def recording_source() -> TorchFunctionMode:
-    """A context in which each torch call notes the user's line for the nodes that AOTAutograd traces from it.
+def recording_source(root: nn.Module | None = None) -> TorchFunctionMode:
+    """A context in which each torch call notes the user's line and module for the nodes that are traced from it.
 
     Enter it inside the function that AOTAutograd traces, around the call of the user's function; the frame that calls
     `recording_source()` and those outside it do not count as the user's. AOTAutograd carries the lines over to the
     backward nodes. A call without a frame of the user's keeps the line that is already set, such as the one that
     Dynamo recorded. Nothing happens outside of a trace.
+
+    Args:
+        root: the module whose `forward` is traced, if it is one: modules are named by their place in it.
     """
-    return _Recorder(id(sys._getframe(1)))
+    return _Recorder(id(sys._getframe(1)), root)
 
 
 def _format_caller(frame: FrameType | None, boundary: int) -> str | None:
@@ -100,23 +110,27 @@ def _format_caller(frame: FrameType | None, boundary: int) -> str | None:
 
 
 def credit_backward(joint: GraphModule) -> None:
-    """Give the backward nodes of a joint graph the source line of the forward operation that they differentiate.
+    """Give the backward nodes of a joint graph the line and module of the forward operation that they differentiate.
 
-    Changes `node.meta["stack_trace"]`. AOTAutograd credits the backward of an `autograd.Function` to the line of the
-    operation before it, because autograd records the line when it creates the function's node, before its first torch
-    call. The sequence number of the autograd node, which both sides carry, says it right.
+    Changes `node.meta["stack_trace"]` and `node.meta["nn_module_stack"]`. AOTAutograd credits the backward of an
+    `autograd.Function` to the line of the operation before it, because autograd records the line when it creates the
+    function's node, before its first torch call. The sequence number of the autograd node, which both sides carry, says
+    it right.
     """
-    forward: dict[int, str] = {}
+    forward: dict[int, Node] = {}
     for node in joint.graph.nodes:
+        if node.meta.get("partitioner_tag") == "is_backward":
+            node.meta.pop("nn_module_stack", None)  # the last one of forward
         number = node.meta.get("seq_nr")
         if number is None or node.meta.get("is_gradient_acc"):
             continue
         if node.meta.get("partitioner_tag") == "is_backward":
             if number in forward:
-                node.meta["stack_trace"] = forward[number]
+                credited = forward[number].meta
+                node.meta |= {key: credited[key] for key in ("stack_trace", "nn_module_stack") if key in credited}
         elif node.meta.get("stack_trace"):
             # The first node has the number for its own; operations without an autograd node repeat it.
-            forward.setdefault(number, node.meta["stack_trace"])
+            forward.setdefault(number, node)
 
 
 def source_line(node: Node) -> SourceLine | None:

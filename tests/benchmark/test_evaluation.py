@@ -15,11 +15,12 @@ from aotkit.aot import boxed
 from aotkit.aot.capture import fake_tensors, memory_budget, partition_copy
 from aotkit.aot.partition import extract_forward_backward
 from aotkit.benchmark.capture import joint_graph
-from aotkit.benchmark.dataflow import Memory, Step, dataflow
+from aotkit.benchmark.dataflow import Step, dataflow
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.kernels import bytes_moved, fuse
 from aotkit.benchmark.liveness import peak_bytes
 from aotkit.benchmark.models import mlp
+from aotkit.inspection.memory import Memory
 from aotkit.partitioners.rematerialization.devices import Device
 
 SIDE = 32

@@ -1,0 +1,225 @@
+"""`Graphs` as plain data: what the viewer shows, and what other programs can read.
+
+Sizes are in bytes, times in seconds. Nodes, storages, sources and regions go by their index in the lists below. A node's
+index is also its step: the nodes of forward come first, then those of backward, each in the order of the program,
+without the outputs.
+
+* `schema`: 1. Keys may be added to it; a change of meaning gets another number.
+* `name`, `backend`, `partition`, `torch`: what was compiled, by whom, and torch's version.
+* `nodes`: for each
+    * `graph`: "forward" or "backward"; `name`; `operator`, such as "mul"; `target`, such as "aten.mul.Tensor";
+      `expression`: with its arguments. All three are "" of an input. `inputs`: the nodes that it reads.
+    * `class`: "matmul" (convolutions and attention, too), "pointwise", "reduction", "random", "view", "constant",
+      "size" (a symbolic number), "input" or "other".
+    * `role`: "input" (of forward), "saved" or "tangent" (inputs of backward), "recomputed" or "view again" (in
+      backward, where forward has computed the same), else "". `label`: the user's name of an input.
+    * `type`: dtype and shape as text; `tensors`: `dtype`, `shape` (numbers, names of open sizes) and `bytes` of
+      each tensor; `storages`: where they lie.
+    * `source`; `module`: path of the innermost module, "layers.0.linear", or "".
+    * `region`: which one it is in, or None; `outside`: for each backend that takes parts of graphs, why it is in
+      none. None and [] where the graph is not divided.
+    * `cost`: of what is recomputed, `nbytes` moved, `flops` and the partitioner's estimate of `seconds`, or None.
+* `sources`: `file`, `line`, `code`, `function` of the user's lines.
+* `saved`: in forward's order, what it keeps for backward: `name`; `kind`: "activation", or what the caller holds
+  anyway ("input", "view of input", "output", "view of output"), or "symbolic size"; `node` in forward;
+  `placeholder` in backward; `readers`: what reads it there, or a view of it; `storage`; `bytes` of that; `reason`.
+* `storages`: `bytes`; `held`: as "input", "constant", "output", "saved", "tangent", "gradient" or "temporary";
+  `first` and `last` step at which it is alive.
+* `memory`: for each step the bytes alive while it runs, `live` in all, and `saved` those of saved activations.
+  Inputs and constants do not count. It is the order and the memory of `nop`: fused kernels need less.
+* `outputs`: for "forward" and "backward", which nodes they return; saved values are not among them.
+* `regions`: `graph`, `backend`, `nodes`, and `failure`, if it runs as it is.
+* `totals`: `saved_bytes` (distinct storages of saved activations), `alive_bytes` (of all else that is saved),
+  `recomputed` and `views_again` (numbers of nodes), `peak_bytes` (the most of `memory.live`).
+
+A size that depends on data is None, and counts as 0 in storages and totals.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from aotkit.aot import pytree
+from aotkit.inspection.costs import Cost, recomputation_costs
+from aotkit.inspection.lines import expression, input_labels
+from aotkit.inspection.modules import module_path
+from aotkit.inspection.nodes import dtype_name, operator_name, output_nodes, size_hint, type_name
+from aotkit.inspection.saved import recomputed_views, saved_bytes, saved_placeholders, saved_values, storage_bytes
+from aotkit.inspection.source import SourceLine, printable, source_line
+from aotkit.interfaces import Graphs
+from aotkit.view.classes import class_of
+from aotkit.view.lifetimes import Lifetimes, lifetimes
+
+SCHEMA = 1
+HELD = ("output", "saved", "tangent", "gradient", "temporary")
+
+
+def as_json(graphs: Graphs) -> dict[str, Any]:
+    """What a compilation made, as dicts, lists, strings, numbers and None: schema 1, which this module describes."""
+    alive = lifetimes(graphs)
+    index = {node: i for i, node in enumerate(alive.steps)}
+    sources: dict[SourceLine, int] = {}
+    regions = _regions(graphs)
+    described = _Described(graphs, alive, index, sources, regions)
+    nodes = [described.node(node) for node in alive.steps]
+    saved = _saved(graphs, alive, index, nodes)
+    live = alive.live_bytes(HELD)
+    values = [value for value in saved_values(graphs) if value.dtype is not None and value.kind != "activation"]
+    return {
+        "schema": SCHEMA,
+        "name": printable(graphs.name),
+        "backend": printable(graphs.backend),
+        "partition": printable(graphs.partition),
+        "torch": torch.__version__,
+        "nodes": nodes,
+        "sources": [asdict(source) for source in sources],
+        "saved": saved,
+        "storages": [
+            {"bytes": s.memory.nbytes, "held": s.held, "first": s.first, "last": s.last} for s in alive.storages
+        ],
+        "memory": {"live": live, "saved": alive.live_bytes(["saved"])},
+        "outputs": _outputs(graphs, index),
+        "regions": regions,
+        "totals": {
+            "saved_bytes": saved_bytes(graphs),
+            "alive_bytes": storage_bytes(values),
+            "recomputed": sum(node["role"] == "recomputed" for node in nodes),
+            "views_again": sum(node["role"] == "view again" for node in nodes),
+            "peak_bytes": max(live, default=0),
+        },
+    }
+
+
+class _Described:
+    """Nodes as data; adds their source lines to `sources`."""
+
+    def __init__(
+        self,
+        graphs: Graphs,
+        alive: Lifetimes,
+        index: Mapping[Node, int],
+        sources: dict[SourceLine, int],
+        regions: Sequence[Mapping[str, Any]],
+    ) -> None:
+        self._graphs, self._alive, self._index, self._sources = graphs, alive, index, sources
+        self._labels = input_labels(graphs)
+        self._costs = recomputation_costs(graphs)
+        self._again = set(recomputed_views(graphs))
+        self._saved = saved_placeholders(graphs)
+        self._modules: dict[Node, str] = {}
+        self._region = {(r["graph"], name): i for i, r in enumerate(regions) for name in r["nodes"]}
+
+    def node(self, node: Node) -> dict[str, Any]:
+        graph = "forward" if node.graph is self._graphs.forward.graph else "backward"
+        source, divided = source_line(node), self._graphs.regions.get(graph)
+        reasons = divided.outside.get(node.name, ()) if divided else ()
+        backends = divided.backends if divided else ()
+        saved = self._saved.get(node)
+        is_input = node.op == "placeholder"
+        return {
+            "graph": graph,
+            "name": node.name,
+            "operator": "" if is_input else operator_name(node),
+            "target": "" if is_input else str(node.target),
+            "expression": "" if is_input else expression(node),
+            "class": class_of(node),
+            "role": self._role(node, graph),
+            "label": self._labels.get(saved.storage if saved else node.name, "") if is_input else "",
+            "inputs": [self._index[i] for i in node.all_input_nodes],
+            "type": type_name(node.meta.get("val")),
+            "tensors": _tensors(node),
+            "storages": self._alive.of_node[node],
+            "source": None if source is None else self._sources.setdefault(source, len(self._sources)),
+            "module": self._module(node),
+            "region": self._region.get((graph, node.name)),
+            "outside": [f"{printable(b)}: {printable(r)}" for b, r in zip(backends, reasons, strict=False)],
+            "cost": _cost(self._costs.get(node)),
+        }
+
+    def _role(self, node: Node, graph: str) -> str:
+        if node.op == "placeholder":
+            return "input" if graph == "forward" else "saved" if node in self._saved else "tangent"
+        return "recomputed" if node in self._costs else "view again" if node in self._again else ""
+
+    def _module(self, node: Node) -> str:
+        """A sum of gradients of one value belongs to the module around the one that the last of them comes from."""
+        path = printable(module_path(node))
+        if not path and node.meta.get("is_gradient_acc"):
+            last = max(node.all_input_nodes, key=lambda i: self._index[i])
+            path = self._modules[last].rpartition(".")[0]
+        self._modules[node] = path
+        return path
+
+
+def _cost(cost: Cost | None) -> dict[str, Any] | None:
+    return None if cost is None else asdict(cost)
+
+
+def _tensors(node: Node) -> list[dict[str, Any]]:
+    values = [v for v in pytree.tree_leaves(node.meta.get("val")) if isinstance(v, Tensor)]
+    return [
+        {
+            "dtype": dtype_name(value.dtype),
+            "shape": [size if isinstance(size, int) else str(size) for size in value.shape],
+            "bytes": size_hint(value.numel() * value.element_size()),
+        }
+        for value in values
+    ]
+
+
+def _regions(graphs: Graphs) -> list[dict[str, Any]]:
+    return [
+        {
+            "graph": graph,
+            "backend": printable(region.backend),
+            "nodes": list(region.nodes),
+            "failure": None if region.failure is None else printable(region.failure),
+        }
+        for graph, divided in graphs.regions.items()
+        for region in divided.regions
+    ]
+
+
+def _saved(
+    graphs: Graphs, alive: Lifetimes, index: Mapping[Node, int], nodes: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    placeholders = {value.name: node for node, value in saved_placeholders(graphs).items()}
+    forward = {node.name: node for node in graphs.forward.graph.nodes}
+    rows = []
+    for value in saved_values(graphs):
+        storages = alive.of_node[forward[value.name]]
+        placeholder = placeholders.get(value.name)
+        rows.append(
+            {
+                "name": value.name,
+                "kind": value.kind,
+                "node": index[forward[value.name]],
+                "placeholder": None if placeholder is None else index[placeholder],
+                "readers": [] if placeholder is None else _readers(placeholder, index, nodes),
+                "storage": storages[0] if storages else None,
+                "bytes": value.nbytes,
+                "reason": value.reason,
+            }
+        )
+    return rows
+
+
+def _readers(node: Node, index: Mapping[Node, int], nodes: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The nodes that read a value, or a view of it."""
+    found: dict[int, None] = {}
+    for user in node.users:
+        if user in index:
+            is_view = nodes[index[user]]["class"] == "view"
+            found.update(dict.fromkeys(_readers(user, index, nodes) if is_view else [index[user]]))
+    return sorted(found)
+
+
+def _outputs(graphs: Graphs, index: Mapping[Node, int]) -> dict[str, list[int | None]]:
+    found = {"forward": output_nodes(graphs.forward)[: graphs.num_outputs]}
+    if graphs.backward is not None:
+        found["backward"] = output_nodes(graphs.backward)
+    return {graph: [None if node is None else index[node] for node in nodes] for graph, nodes in found.items()}

@@ -5,9 +5,11 @@ Names are AOTAutograd's own: the *joint* graph computes outputs and input gradie
 and a *backward* graph, which reads them.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -192,3 +194,14 @@ class Graphs:
         from aotkit.view import as_json
 
         return as_json(self)
+
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the viewer with these graphs as one file, which needs no network: for a browser, or to send."""
+        from aotkit.view import render_page
+
+        Path(path).write_text(render_page(self.json()), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        from aotkit.view import render_output
+
+        return render_output(self)

@@ -48,9 +48,17 @@ class ModuleNames:
         return self._inside[id(parent)].get(id(module), type(module).__name__)
 
 
+def module_stack(node: Node) -> list[tuple[str, str]]:
+    """(path, name of the class) of the modules that `node` was traced in, outermost first, without one of path ""."""
+    stack = (node.meta.get("nn_module_stack") or {}).values()
+    # TorchDynamo writes L['fn'].__self__.layers.0 where the function is the module's own.
+    named = (
+        (re.sub(r"^[LG]\['\w+'\](\.__self__)?\.?", "", path), getattr(cls, "__name__", str(cls))) for path, cls in stack
+    )
+    return [(path, name) for path, name in named if path]
+
+
 def module_path(node: Node) -> str:
     """The innermost module that `node` was traced from, `layers.0.linear`; "" if none is known, or the outermost."""
-    stack = node.meta.get("nn_module_stack") or {}
-    path = str(next(reversed(stack.values()))[0]) if stack else ""
-    # TorchDynamo writes L['fn'].__self__.layers.0 where the function is the module's own.
-    return re.sub(r"^[LG]\['\w+'\](\.__self__)?\.?", "", path)
+    stack = module_stack(node)
+    return stack[-1][0] if stack else ""

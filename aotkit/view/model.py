@@ -1,8 +1,8 @@
 """`Graphs` as plain data: what the viewer shows, and what other programs can read.
 
-Sizes are in bytes, times in seconds. Nodes, storages, sources and regions go by their index in the lists below. A node's
-index is also its step: the nodes of forward come first, then those of backward, each in the order of the program,
-without the outputs.
+Sizes are in bytes, times in seconds. Nodes, storages, sources and regions go by their index in the lists below. A
+node's index is also its step: the nodes of forward come first, then those of backward, each in the order of the
+program, without the outputs.
 
 * `schema`: 1. Keys may be added to it; a change of meaning gets another number.
 * `name`, `backend`, `partition`, `torch`: what was compiled, by whom, and torch's version.
@@ -19,6 +19,7 @@ without the outputs.
     * `region`: which one it is in, or None; `outside`: for each backend that takes parts of graphs, why it is in
       none. None and [] where the graph is not divided.
     * `cost`: of what is recomputed, `nbytes` moved, `flops` and the partitioner's estimate of `seconds`, or None.
+* `modules`: path -> name of the class, for each module that is called.
 * `sources`: `file`, `line`, `code`, `function` of the user's lines.
 * `saved`: in forward's order, what it keeps for backward: `name`; `kind`: "activation", or what the caller holds
   anyway ("input", "view of input", "output", "view of output"), or "symbolic size"; `node` in forward;
@@ -46,7 +47,7 @@ from torch.fx import Node
 from aotkit.aot import pytree
 from aotkit.inspection.costs import Cost, recomputation_costs
 from aotkit.inspection.lines import expression, input_labels
-from aotkit.inspection.modules import module_path
+from aotkit.inspection.modules import module_path, module_stack
 from aotkit.inspection.nodes import dtype_name, operator_name, output_nodes, size_hint, type_name
 from aotkit.inspection.saved import recomputed_views, saved_bytes, saved_placeholders, saved_values, storage_bytes
 from aotkit.inspection.source import SourceLine, printable, source_line
@@ -76,6 +77,7 @@ def as_json(graphs: Graphs) -> dict[str, Any]:
         "partition": printable(graphs.partition),
         "torch": torch.__version__,
         "nodes": nodes,
+        "modules": _modules(alive.steps),
         "sources": [asdict(source) for source in sources],
         "saved": saved,
         "storages": [
@@ -169,6 +171,10 @@ def _tensors(node: Node) -> list[dict[str, Any]]:
         }
         for value in values
     ]
+
+
+def _modules(steps: Sequence[Node]) -> dict[str, str]:
+    return {printable(path): printable(name) for node in steps for path, name in module_stack(node)}
 
 
 def _regions(graphs: Graphs) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ program, without the outputs.
       none. None and [] where the graph is not divided.
     * `cost`: of what is recomputed, `nbytes` moved, `flops` and the partitioner's estimate of `seconds`, or None.
 * `modules`: path -> name of the class, for each module that is called.
-* `sources`: `file`, `line`, `code`, `function` of the user's lines.
+* `sources`: `file` (below the working directory, else its last two parts), `line`, `code`, `function` of the user's.
 * `saved`: in forward's order, what it keeps for backward: `name`; `kind`: "activation", or what the caller holds
   anyway ("input", "view of input", "output", "view of output"), or "symbolic size"; `node` in forward;
   `placeholder` in backward; `readers`: what reads it there, or a view of it; `storage`; `bytes` of that; `reason`.
@@ -38,6 +38,7 @@ A size that depends on data is None, and counts as 0 in storages and totals.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -78,7 +79,7 @@ def as_json(graphs: Graphs) -> dict[str, Any]:
         "torch": torch.__version__,
         "nodes": nodes,
         "modules": _modules(alive.steps),
-        "sources": [asdict(source) for source in sources],
+        "sources": [{**asdict(source), "file": _file_name(source.file)} for source in sources],
         "saved": saved,
         "storages": [
             {"bytes": s.memory.nbytes, "held": s.held, "first": s.first, "last": s.last} for s in alive.storages
@@ -171,6 +172,13 @@ def _tensors(node: Node) -> list[dict[str, Any]]:
         }
         for value in values
     ]
+
+
+def _file_name(path: str) -> str:
+    """The path from the working directory, else its last two parts: who gets to see it learns no more."""
+    parts = PurePath(path).parts
+    here = Path.cwd().parts
+    return "/".join(parts[len(here) :] if parts[: len(here)] == here else parts[-2:])
 
 
 def _modules(steps: Sequence[Node]) -> dict[str, str]:

@@ -336,7 +336,7 @@ class Pane {
     const { model, level, open } = this.viewer;
     Object.assign(this, itemsOf(model, this.graph, level, open));
     this.size = layout(this.items, this.edges);
-    this.title.textContent = `${this.graph}: ${count(this.items.length, "box").replace("boxs", "boxes")}`;
+    this.title.textContent = `${this.graph}: ${this.items.length === 1 ? "1 box" : `${this.items.length} boxes`}`;
     this.root.dataset.items = this.items.length;
     this.later();
   }
@@ -392,7 +392,7 @@ class Pane {
     const { width, height } = item, mark = marked ? marked.get(k) ?? "dim" : "";
     const [fillColour, line] = this.viewer.paint(item);
     const box = shape("g", {
-      class: `node ${mark}`, id: `${this.graph}-${k}`, role: "option", "aria-selected": mark === "chosen",
+      class: `node ${mark}`, "data-node": item.nodes[0], id: `${this.graph}-${k}`, role: "option", "aria-selected": mark === "chosen",
       "aria-label": label(item), transform: `translate(${(item.x - width / 2).toFixed(1)} ${(item.y - height / 2).toFixed(1)})`,
       click: (event) => { event.stopPropagation(); this.viewer.choose(item.nodes); },
       dblclick: () => this.viewer.toggle(item),
@@ -458,7 +458,7 @@ class Pane {
 function hatching(colours) {
   const stripes = shape("pattern", { id: "again", width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
     shape("rect", { width: 2, height: 7, fill: colours("again"), "fill-opacity": 0.22 }));
-  const head = shape("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 6, markerHeight: 6, orient: "auto" },
+  const head = shape("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, markerUnits: "userSpaceOnUse", orient: "auto" },
     shape("path", { d: "M0 0L8 4L0 8z", fill: colours("edge") }));
   return shape("defs", {}, stripes, head);
 }
@@ -494,7 +494,7 @@ class Viewer {
   header() {
     const { data } = this.model, totals = data.totals;
     const sum = (graph) => this.model.nodes.filter((n, i) => n.graph === graph && this.model.isOperation[i]).length;
-    const facts = [[sum("forward"), "forward"], [sum("backward"), "backward"], [bytesName(totals.saved_bytes), "saved"],
+    const facts = [[sum("forward"), "operations forward"], [sum("backward"), "backward"], [bytesName(totals.saved_bytes), "saved"],
       [totals.recomputed, "recomputed"], [bytesName(totals.peak_bytes), "at the peak"]];
     const line = element("span", { class: "totals" }, ...facts.flatMap(([number, name], i) =>
       [i ? " · " : null, element("b", {}, String(number)), ` ${name}`]));
@@ -505,10 +505,10 @@ class Viewer {
     const regions = data.regions.length ? [this.choice("colouring", "colours", [["class", "Class"], ["region", "Region"]])] : [];
     const button = (text, action, name) => element("button", { type: "button", click: action, "aria-label": name, title: name }, text);
     return element("header", {},
-      element("h2", {}, `${data.name}: ${data.backend}, ${data.partition}`), line, element("span", { class: "grow" }),
+      element("h2", {}, `${data.name}: ${data.backend}, ${data.partition}`), line, element("span", { class: "break" }),
       this.choice("page", "view", [["graph", "Graph"], ["program", "Program"]]),
       this.choice("level", "level", levels.filter(([level]) => level !== "module" || this.model.hasModules)), ...regions,
-      this.search, this.found,
+      this.search, this.found, element("span", { class: "grow" }),
       button("SVG", () => this.download("svg"), "save as SVG"), button("PNG", () => this.download("png"), "save as PNG"),
       button("◐", () => this.theme(), "light or dark"));
   }
@@ -544,9 +544,11 @@ class Viewer {
       return;
     }
     this.panes.forEach((pane) => pane.arrange());
-    const columns = this.panes.map((pane) => pane.root);
-    if (this.model.data.saved.length) columns.splice(1, 0, this.values());
-    this.main.replaceChildren(...columns);
+    if (this.main.firstChild !== this.panes[0].root) { // else they would lose focus and place
+      const columns = this.panes.map((pane) => pane.root);
+      if (this.model.data.saved.length) columns.splice(1, 0, (this.column ??= this.values()));
+      this.main.replaceChildren(...columns);
+    }
     if (this.chosen) this.choose(this.chosen.nodes);
   }
 
@@ -737,39 +739,57 @@ class Viewer {
 
   program() {
     const { model } = this, { memory, totals } = model.data, peak = Math.max(1, totals.peak_bytes);
+    const steps = model.nodes.map((_, i) => i).filter((i) => model.nodes[i].class !== "input");
     const head = ["step", "name", "operator", "type", "bytes", "source", "alive: saved, all"];
-    const space = element("div", { class: "rows", role: "table", "aria-rowcount": model.nodes.length + 1, "aria-label": "program and memory" });
+    const space = element("div", { class: "rows", role: "table", "aria-rowcount": steps.length + 1, "aria-label": "program and memory" });
     const box = element("div", { class: "scroll", tabindex: 0 }, space);
-    space.style.height = `${(model.nodes.length + 1) * ROW}px`;
+    space.style.height = `${(steps.length + 1) * ROW}px`;
     const cells = (texts, role) => texts.map((text) => (typeof text === "string" ? element("span", { role }, text) : text));
-    const line = (i) => {
-      const node = model.nodes[i], source = model.source(i), live = memory.live[i], saved = Math.min(live, memory.saved[i]);
+    const line = (k) => {
+      const i = steps[k], node = model.nodes[i], source = model.source(i), live = memory.live[i], saved = Math.min(live, memory.saved[i]);
       const bar = element("span", { class: "live", role: "cell" }, element("i"), element("i"), element("span", { class: "quiet" }, ` ${bytesName(live)}`));
       [[saved, "saved"], [live - saved, "live"]].forEach(([bytes, colour], k) => {
         bar.children[k].style.width = `${(170 * bytes) / peak}px`;
         bar.children[k].style.background = `var(--${colour})`;
       });
       const mark = this.chosen?.nodes.includes(i) ? " chosen" : "";
-      const row = element("div", { class: `row mono${mark}`, role: "row", "aria-rowindex": i + 2, click: () => this.choose([i]) },
-        ...cells([String(i), `${node.name}`, node.operator || node.role, node.type,
+      const row = element("div", { class: `row mono${mark}`, role: "row", "aria-rowindex": k + 2, click: () => this.choose([i]) },
+        ...cells([String(i), `${node.name}`, node.operator, node.type,
           node.tensors.length ? bytesName(node.tensors.reduce((sum, t) => sum + (t.bytes ?? 0), 0)) : "",
-          source && node.operator ? `${source.line}: ${source.code}` : node.label, bar], "cell"));
-      row.style.top = `${(i + 1) * ROW}px`;
+          source ? `${source.line}: ${source.code}` : "", bar], "cell"));
+      row.style.top = `${(k + 1) * ROW}px`;
       if (node.role === "recomputed") row.children[1].className = "again";
       if (model.savedOf.has(i)) row.children[1].className = "kept";
       return row;
     };
     this.table = () => {
-      const first = Math.max(0, Math.floor(box.scrollTop / ROW) - 10), last = Math.min(model.nodes.length, first + Math.ceil(box.clientHeight / ROW) + 20);
+      const first = Math.max(0, Math.floor(box.scrollTop / ROW) - 10), last = Math.min(steps.length, first + Math.ceil(box.clientHeight / ROW) + 20);
       const rows = [element("div", { class: "row head", role: "row", "aria-rowindex": 1 }, ...cells(head, "columnheader"))];
-      for (let i = first; i < last; i++) rows.push(line(i));
+      for (let k = first; k < last; k++) rows.push(line(k));
       space.replaceChildren(...rows);
     };
     box.addEventListener("scroll", this.table);
     new ResizeObserver(this.table).observe(box);
     const step = memory.live.indexOf(totals.peak_bytes), where = step >= 0 ? ` in step ${step}, ${model.nodes[step].name}` : "";
     return element("section", { class: "column", "aria-label": "program" },
-      element("h3", {}, `forward, then backward; ${bytesName(totals.peak_bytes)} alive at most${where}; inputs do not count`), box);
+      element("h3", {}, `forward, then backward; ${bytesName(totals.peak_bytes)} alive at most${where}; inputs do not count`),
+      this.curve((i) => { box.scrollTop = steps.findIndex((j) => j >= i) * ROW - box.clientHeight / 2; this.choose([i]); }), box);
+  }
+
+  /** What is alive at each step, drawn; a click goes to the step. */
+  curve(go) {
+    const { memory, totals } = this.model.data, width = 1000, height = 70, last = Math.max(1, memory.live.length - 1);
+    const area = (bytes) => `M0 ${height}${bytes.map((b, i) => `L${((width * i) / last).toFixed(1)} ${(height * (1 - b / Math.max(1, totals.peak_bytes))).toFixed(1)}`).join("")}L${width} ${height}Z`;
+    const between = (width * this.model.nodes.findIndex((node) => node.graph === "backward")) / last, colours = this.colours;
+    const drawn = shape("svg", { class: "curve", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img",
+      "aria-label": `memory alive, at most ${bytesName(totals.peak_bytes)}` },
+      shape("path", { d: area(memory.live), fill: colours("live") }), shape("path", { d: area(memory.saved), fill: colours("saved") }),
+      between > 0 ? shape("path", { d: `M${between} 0V${height}`, stroke: colours("text"), "stroke-dasharray": "4 3" }) : null);
+    drawn.addEventListener("click", (event) => {
+      const frame = drawn.getBoundingClientRect();
+      go(Math.round((last * (event.clientX - frame.left)) / frame.width));
+    });
+    return drawn;
   }
 
   // Pictures.

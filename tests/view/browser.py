@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -29,10 +30,12 @@ class Browser:
         from_browser, to_test = os.pipe()
         options = [
             "--headless=new", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu", "--no-first-run",
-            "--disable-background-networking", f"--user-data-dir={folder}", f"--window-size={width},{height}", "about:blank",
+            "--disable-background-networking", f"--user-data-dir={folder}", f"--window-size={width},{height}",
+            "about:blank",
         ]  # fmt: skip
         # The browser reads from descriptor 3 and writes to 4.
-        command = ["sh", "-c", f'exec "$@" 3<&{to_browser} 4>&{to_test}', "sh", executable(), *options]
+        start = f"import os, sys; os.dup2({to_browser}, 3); os.dup2({to_test}, 4); os.execv(sys.argv[1], sys.argv[1:])"
+        command = [sys.executable, "-S", "-c", start, executable(), *options]
         self._process = subprocess.Popen(
             command, pass_fds=(to_browser, to_test), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

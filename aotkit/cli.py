@@ -1,4 +1,4 @@
-"""The command line: `python -m aotkit demo`, `bench`, `check`, `faults`, `backends`, `partitioners`.
+"""The command line: `python -m aotkit demo`, `bench`, `check`, `faults`, `view`, `backends`, `partitioners`.
 
 Exit codes: 0, all well; 1, a compiled function differs from eager, a plug-in does not conform, or a planted fault was
 missed; 2, wrong usage; 3, the plug-in to check cannot run here.
@@ -30,6 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _faults(options)
     if options.command == "check":
         return _check(options)
+    if options.command == "view":
+        from aotkit.view.command import view
+
+        return view(options.file, options.output)
     from aotkit.registry import backend_status, partitioner_status
 
     status = backend_status() if options.command == "backends" else partitioner_status()
@@ -49,6 +53,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_patterns(subjects.add_parser("patterns", help="fused patterns of transformers, next to torch.compile"))
     _add_faults(commands.add_parser("faults", help="whether the check catches planted faults, next to torch's own"))
     _add_check(commands.add_parser("check", help="find out whether a backend or partitioner does all it has to"))
+    view = commands.add_parser(
+        "view", help="make a page of graphs, from what json.dump(graphs.json()) wrote, and open it"
+    )
+    view.add_argument("file", metavar="FILE.json")
+    view.add_argument("-o", "--output", metavar="FILE.html", help="write the page there, and open nothing")
     for kind in ("backends", "partitioners"):
         listing = commands.add_parser(kind, help=f"list the {kind}, and why one cannot run here")
         listing.add_argument("--json", action="store_true", help="as JSON")

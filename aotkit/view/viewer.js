@@ -624,7 +624,7 @@ class Viewer {
     const boxes = (i) => (model.nodes[i].class === "input" ? model.users[i] : [i]).map((j) => pane.of.get(j)).filter((k) => k !== undefined);
     for (const i of this.chosen ? [] : this.hits) boxes(i).forEach((k) => marks.set(k, "near"));
     if (this.chosen) {
-      for (const i of this.chosen.near) boxes(i).forEach((k) => marks.set(k, "near"));
+      for (const i of this.chosen.near) if (pane.of.has(i)) marks.set(pane.of.get(i), "near");
       for (const i of this.chosen.nodes) boxes(i).forEach((k) => marks.set(k, "chosen"));
     }
     return marks;

@@ -190,6 +190,22 @@ def test_pictures_hold_both_graphs_in_their_colours(shown, tutorial):
     assert run(png + "return [...new Uint8Array(await blobs[1].slice(1, 4).arrayBuffer())]") == [*b"PNG"]
 
 
+def test_regions_have_their_colours(shown):
+    def declines(node):
+        return "sums" if "sum" in str(node.target) else None
+
+    backend = aotkit.Backend(lambda gm, _: gm, declines=declines)
+    graphs = aotkit.extract(lambda x: x.sin().exp().sum().cos().neg(), torch.ones(3), backend=backend)
+    run = shown(graphs)
+    run("button('Region').click(); await frame()")
+    fills = run("return all('.node').map((node) => node.querySelector('rect.box').getAttribute('fill'))")
+    sin, exp, total, cos, neg = fills
+    assert sin == exp != cos == neg
+    assert total not in (sin, cos)
+    run("all('.node')[2].dispatchEvent(new MouseEvent('click'))")
+    assert ": sums" in run("return root.querySelector('footer').textContent")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_follows_the_users_scheme(shown, browser, tutorial, scheme):
     browser.emulate(scheme)

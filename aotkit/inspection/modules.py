@@ -20,8 +20,10 @@ class ModuleNames:
         self._root = root
         self._inside: dict[int, dict[int, str]] = {}
 
-    def stack(self, frame: FrameType | None, boundary: int) -> dict[str, tuple[str, type]]:
+    def stack(self, frame: FrameType | None, boundary: int) -> dict[str, tuple[str, str]]:
         """The modules whose calls surround `frame`, outermost first, as `torch.fx` keeps them: path -> (path, class).
+
+        The class goes by its name, as in torch.export: graphs that are kept shall not keep modules.
 
         A module goes by its attributes: `layers.0.linear`. One that is not found inside the one that calls it goes by
         its class. Frames from the one with the identity `boundary` outwards do not count.
@@ -31,13 +33,13 @@ class ModuleNames:
             if frame.f_code is _CALL:
                 modules.insert(0, frame.f_locals["self"])
             frame = frame.f_back
-        stack: dict[str, tuple[str, type]] = {}
+        stack: dict[str, tuple[str, str]] = {}
         parent, path = self._root, ""
         for module in modules:
             name = self._name(module, parent)
             path = ".".join(filter(None, [path, name]))
             parent = module
-            stack[path] = path, type(module)
+            stack[path] = path, type(module).__name__
         return stack
 
     def _name(self, module: nn.Module, parent: nn.Module | None) -> str:

@@ -63,6 +63,12 @@ class Model {
       this.savedOf.set(row.node, r);
       if (row.placeholder !== null) this.savedOf.set(row.placeholder, r);
     });
+    const lines = new Map(); // the same line may be in several functions: a generator is one of its own
+    this.lineOf = data.sources.map(({ file, line }, s) => {
+      const place = `${file}:${line}`;
+      if (!lines.has(place)) lines.set(place, s);
+      return lines.get(place);
+    });
     this.hasModules = data.nodes.some((node) => node.module);
     this.operations = this.isOperation.filter(Boolean).length;
   }
@@ -71,6 +77,10 @@ class Model {
     const parts = this.nodes[i].module.split(".");
     const paths = parts.map((_, k) => parts.slice(0, k + 1).join("."));
     return paths.filter((path) => path in this.data.modules || path === this.nodes[i].module).filter(Boolean);
+  }
+
+  lineKey(i) {
+    return `line:${this.lineOf[this.nodes[i].source]}`;
   }
 
   source(i) {
@@ -127,7 +137,7 @@ function itemsOf(model, graph, level, open) {
 
 function keyOf(model, i, level, open) {
   if (level === "line" && model.nodes[i].source !== null) {
-    const key = `line:${model.nodes[i].source}`;
+    const key = model.lineKey(i);
     if (!open.has(key)) return key;
   }
   if (level === "module") {
@@ -657,7 +667,7 @@ class Viewer {
   /** Close the innermost open group around what is chosen; without that, everything. */
   close() {
     const i = this.chosen?.nodes[0];
-    const keys = i === undefined ? [] : [`line:${this.model.nodes[i].source}`, ...this.model.around(i).map((p) => `module:${p}`),
+    const keys = i === undefined ? [] : [this.model.lineKey(i), ...this.model.around(i).map((p) => `module:${p}`),
       ...this.model.around(i).map((p) => `stack:${p.replace(/\d+/g, "#")}`)].filter((key) => this.open.has(key));
     if (keys.length) this.open.delete(keys.pop());
     else if (this.chosen || this.hits) { this.hits = null; this.search.value = ""; this.found.textContent = ""; this.clear(); return; }
@@ -685,7 +695,7 @@ class Viewer {
     if (!this.hits?.length) return;
     this.at = (this.at + step + this.hits.length) % this.hits.length;
     const i = this.hits[this.at], before = this.open.size;
-    if (this.level === "line") this.open.add(`line:${this.model.nodes[i].source}`);
+    if (this.level === "line") this.open.add(this.model.lineKey(i));
     if (this.level === "module") this.model.around(i).forEach((path) => { this.open.add(`module:${path}`); this.open.add(`stack:${path.replace(/\d+/g, "#")}`); });
     this.found.textContent = `${this.at + 1} of ${this.hits.length}`;
     this.chosen = { nodes: [i], near: new Set(), rows: new Set() };

@@ -1,7 +1,9 @@
 """The viewer in a browser: it shows what the JSON says, by mouse and keyboard, and nothing of the user's runs."""
 
 import dataclasses
+import itertools
 import tempfile
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -19,6 +21,10 @@ HELPERS = """
     const all = (selector) => [...root.querySelectorAll(selector)];
     const button = (text) => all("button").find((b) => b.textContent === text);
     const frame = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+"""
+SAVE = """
+    const blobs = [], make = URL.createObjectURL;
+    URL.createObjectURL = (blob) => { blobs.push(blob); return make(blob); };
 """
 HOSTILE = (
     "</script><img src=x onerror='window.ran=1'><script>window.ran=1</script>\"'><svg onload=\"window.ran=1\">{{1}}"
@@ -125,6 +131,26 @@ def test_layers_are_one_stack_that_opens(shown, gpt2):
     assert run("return all('.node').some((node) => node.textContent.includes('scores = (q @ k'))")
 
 
+def test_boxes_lie_below_what_they_read_and_do_not_overlap(shown, gpt2):
+    data, run = gpt2.json(), shown(gpt2)
+    run("button('Operations').click(); await frame()")
+    boxes = {}
+    for node in ElementTree.fromstring(
+        run(SAVE + "button('SVG').click(); await frame(); return blobs[0].text()")
+    ).iter():
+        if node.get("data-node"):
+            (frame,) = (rect for rect in node if rect.get("class") == "box")
+            x, y = map(float, node.get("transform").removeprefix("translate(").removesuffix(")").split())
+            boxes[int(node.get("data-node"))] = x, y, x + float(frame.get("width")), y + float(frame.get("height"))
+    for graph in ("forward", "backward"):
+        placed = sorted((boxes[i] for i in operations(data, graph)), key=lambda box: box[1])
+        for i, (left, _, right, bottom) in enumerate(placed):
+            beside = itertools.takewhile(lambda box, bottom=bottom: box[1] < bottom, placed[i + 1 :])
+            assert all(other[2] <= left or other[0] >= right for other in beside)
+    for i, box in boxes.items():
+        assert all(boxes[j][3] < box[1] for j in data["nodes"][i]["inputs"] if j in boxes)
+
+
 def test_of_a_large_graph_only_what_is_in_sight_is_in_the_page(shown):
     run = shown(large(5000))
     assert run("return Number(root.querySelector('[data-items]').dataset.items)") == 5000
@@ -179,14 +205,11 @@ def test_the_program_shows_live_memory(shown, tutorial):
 
 def test_pictures_hold_both_graphs_in_their_colours(shown, tutorial):
     data, run = tutorial.json(), shown(tutorial)
-    save = (
-        "const blobs = [], make = URL.createObjectURL; URL.createObjectURL = (b) => { blobs.push(b); return make(b); };"
-    )
-    svg = run(save + "button('SVG').click(); await frame(); return blobs[0].text()")
+    svg = run(SAVE + "button('SVG').click(); await frame(); return blobs[0].text()")
     assert svg.count('class="node') == sum(len(operations(data, graph)) for graph in ("forward", "backward"))
     assert "var(" not in svg
     assert "#dbe8ff" in svg  # pointwise
-    png = save + "button('PNG').click(); while (blobs.length < 2) await frame();"
+    png = SAVE + "button('PNG').click(); while (blobs.length < 2) await frame();"
     assert run(png + "return [...new Uint8Array(await blobs[1].slice(1, 4).arrayBuffer())]") == [*b"PNG"]
 
 

@@ -10,6 +10,8 @@ import aotkit
 from aotkit.aot.allocations import most_allocated
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.inspection.nodes import bytes_name
+from aotkit.testing.case import Inputs
+from aotkit.testing.zoo import CASES
 from tests.view.models import MODELS, Transformer, tutorial_loss, views
 
 CPU = torch.device("cpu")
@@ -167,3 +169,16 @@ def test_a_call_without_gradients_saves_nothing():
     assert data["saved"] == []
     assert {node["graph"] for node in data["nodes"]} == {"forward"}
     assert data["totals"]["peak_bytes"] == 12
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_function_of_the_zoo(case):
+    graphs = aotkit.extract(case.build(CPU), *case.inputs(Inputs(CPU, 0)), partition="min_cut")
+    data = graphs.json()
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    assert all(i < step for step, node in enumerate(data["nodes"]) for i in node["inputs"])
+    if graphs.backward is not None:
+        judged = evaluate(graphs.forward, graphs.backward, graphs.num_outputs)
+        assert data["totals"]["peak_bytes"] == pytest.approx(judged.peak_bytes, rel=0.02, abs=64)
+        assert data["totals"]["saved_bytes"] == data["memory"]["saved"][_steps(data, "forward") - 1]

@@ -33,7 +33,7 @@ types: install  ## check types
 	$(PY) -m mypy
 
 sweep: install  ## run the long comparisons: random calls, all pairs of the matrix, false alarms, all operators, large models (hours; continues)
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m sweep tests/test_safety_calls.py tests/test_matrix.py tests/testing tests/partitioners
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m sweep tests/test_safety_calls.py tests/test_matrix.py tests/test_nn.py tests/test_regions.py tests/testing tests/partitioners tests/culprit tests/view
 	$(PY) -m pytest -m sweep tests/sweep -s
 
 clean:  ## remove the environment and every cache; keeps the results of a sweep

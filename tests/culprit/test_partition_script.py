@@ -158,6 +158,7 @@ PLANTED = """
 """
 
 
+@pytest.mark.sweep
 def test_planted_faults_have_scripts(tmp_path):
     """Their partitioners have no name that another process knows: it is filled in."""
     wrong = {fault.name: partition_culprit(fault) for fault in FAULTS if fault.subject == "partitions"}

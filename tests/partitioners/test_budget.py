@@ -18,7 +18,7 @@ DEVICE = Device(bandwidth=1e12, flops=1e14)
 WITHOUT_LAUNCH = Device(bandwidth=1e12, flops=1e14, launch=0.0)
 
 
-@pytest.mark.parametrize("fraction", [1.0, 0.6, 0.3])
+@pytest.mark.parametrize("fraction", [0.6, *(pytest.param(f, marks=pytest.mark.sweep) for f in (1.0, 0.3))])
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_computes_what_eager_computes(split, workload, fraction, dynamic):
     """Or says what is the least possible budget, and computes it with that."""
@@ -84,7 +84,7 @@ def fastest():
 
 
 @pytest.mark.parametrize("random", ["shared", "torch"])
-@pytest.mark.parametrize("fraction", [1.0, 0.8, 0.5, 0.3, 0.2])
+@pytest.mark.parametrize("fraction", [0.5, 0.2, *(pytest.param(f, marks=pytest.mark.sweep) for f in (1.0, 0.8, 0.3))])
 def test_gradients_are_those_of_the_default_partition_bit_for_bit(fraction, random):
     reference = gradients(compiled("default", random=random, check=False), X)
     within = nx_min_cut.budget(fraction, WITHOUT_LAUNCH)

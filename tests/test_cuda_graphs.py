@@ -89,16 +89,21 @@ def step(f, x, w, b):
     return out, same, torch.autograd.grad(out.square().sum() + same.sum(), (x, w, b))
 
 
-def test_steps_give_what_eager_gives(recorded):
-    fast, plain = (aotkit.compile(block, backend=backend) for backend in (recorded, "nop"))
+def compare_steps(backend, plain):
+    """Steps with new inputs, under a backend and another."""
+    functions = [aotkit.compile(block, backend=b) for b in (backend, plain)]
     w, b = leaf(8, 8), leaf(8)
     for n in range(8):
         x = leaf(16, 8)
         results = []
-        for f in (fast, plain):
+        for f in functions:
             torch.manual_seed(n)
             results.append(step(f, x, w, b))
         torch.testing.assert_close(*results)
+
+
+def test_steps_give_what_eager_gives(recorded):
+    compare_steps(recorded, "nop")
 
 
 def test_asking_what_is_launched_disturbs_no_recording(recorded):
@@ -267,12 +272,4 @@ def test_without_a_gpu_the_backend_is_unavailable():
 @needs_gpu
 @pytest.mark.parametrize("name", ["nop", "inductor"])
 def test_training_with_dropout_on_a_gpu(name):
-    fast, plain = (aotkit.compile(block, backend=backend) for backend in (f"cudagraphs:{name}", name))
-    w, b = leaf(8, 8), leaf(8)
-    for n in range(8):
-        x = leaf(16, 8)
-        results = []
-        for f in (fast, plain):
-            torch.manual_seed(n)
-            results.append(step(f, x, w, b))
-        torch.testing.assert_close(*results)
+    compare_steps(f"cudagraphs:{name}", name)

@@ -36,5 +36,5 @@ def plot(report: MemoryReport, path: str | Path) -> None:
         axes.set_ylabel("training step, ms")
         axes.grid(alpha=0.3)
         axes.legend()
-    figure.suptitle(f"torch {report.torch}, {report.machine['gpu'] or report.machine['processor']}")
+    figure.suptitle(report.place)
     figure.savefig(path)

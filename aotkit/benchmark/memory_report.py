@@ -1,11 +1,11 @@
 """What `python -m aotkit bench memory` found, as a table and as JSON."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from aotkit.alignment import grouped
+from aotkit.benchmark.measured_report import MeasuredReport
 from aotkit.benchmark.outcome import Outcome, family_and_limit
 from aotkit.benchmark.timing import Spread, spread
 
@@ -18,7 +18,6 @@ EXPLANATION = (
     "backward together, ± half the interquartile range. first step: with compilation. A number after a name is a "
     "budget: a fraction of what there would be without one. impossible: so are smaller ones, which are left out."
 )
-WIDTH = 118
 
 
 @dataclass
@@ -40,6 +39,10 @@ class Row(Outcome):
     compile_seconds: float | None = None
 
     @property
+    def key(self) -> tuple[str, ...]:
+        return self.model, self.variant
+
+    @property
     def family(self) -> str:
         """The name without the budget."""
         return family_and_limit(self.variant)[0]
@@ -59,23 +62,8 @@ class Row(Outcome):
 
 
 @dataclass
-class MemoryReport:
-    """All rows; those of one model were timed together.
-
-    Attributes:
-        machine: processor, cores, GPU, system, version of Python.
-        device: "cpu" or "cuda".
-    """
-
-    machine: Mapping[str, Any]
-    torch: str
-    device: str
-    rows: list[Row] = field(default_factory=list)
-
-    @property
-    def passed(self) -> bool:
-        """Whether every variant ran."""
-        return not any(row.failed for row in self.rows)
+class MemoryReport(MeasuredReport[Row]):
+    """All rows; those of one model were timed together."""
 
     @property
     def models(self) -> list[str]:
@@ -94,39 +82,17 @@ class MemoryReport:
         return [other for other in self.measured(row.model) if other.is_ours and is_below(other)]
 
     @classmethod
-    def joined(cls, found: Sequence[Mapping[str, Any]]) -> "MemoryReport":
-        """One report of what `json` gave of several runs on one machine; a row that several have is the first's.
+    def row_of(cls, values: Mapping[str, Any]) -> Row:
+        return Row(**{key: value for key, value in values.items() if key != "dominated_by"})
 
-        Raises:
-            ValueError: the runs were on different devices or versions of torch.
-        """
-        places = {(f["machine"]["gpu"] or f["machine"]["processor"], f["torch"], f["device"]) for f in found}
-        if len(places) != 1:
-            raise ValueError(f"Only runs on one device and version of torch can be joined; these were on {places}.")
-        rows: dict[tuple[str, str], Row] = {}
-        for row in (row for f in found for row in f["rows"]):
-            kept = {key: value for key, value in row.items() if key != "dominated_by"}
-            rows.setdefault((row["model"], row["variant"]), Row(**kept))
-        return cls(found[0]["machine"], found[0]["torch"], found[0]["device"], list(rows.values()))
-
-    def json(self) -> dict[str, Any]:
-        """Everything that was measured, in bytes and seconds, of types that the json module takes."""
-        return {
-            "schema": 1,
-            "machine": dict(self.machine),
-            "torch": self.torch,
-            "device": self.device,
-            "rows": [{**asdict(row), "dominated_by": self._dominated_by(row)} for row in self.rows],
-        }
+    def values_of(self, row: Row) -> dict[str, Any]:
+        return {**asdict(row), "dominated_by": self._dominated_by(row)}
 
     def __str__(self) -> str:
-        table = [HEADING, *map(_cells, self.rows)]
-        lines = [f"torch {self.torch}, {self.machine['gpu'] or self.machine['processor']}"]
-        lines += grouped(table, RIGHT)
+        table = grouped([HEADING, *map(_cells, self.rows)], RIGHT)
         verdicts = [line for model in self.models for line in self._verdicts(model)]
         problems = [f"{row.model}: {row.variant}: {row.problem}" for row in self.rows if row.problem]
-        notes = [EXPLANATION, *verdicts, *problems]
-        return "\n".join([*lines, "", *(textwrap.fill(note, WIDTH, subsequent_indent="  ") for note in notes)])
+        return self.text(table, [EXPLANATION, *verdicts, *problems])
 
     def _dominated_by(self, row: Row) -> list[str] | None:
         """None for what is no point of torch.compile's."""

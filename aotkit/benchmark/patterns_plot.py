@@ -35,8 +35,7 @@ def plot(report: PatternsReport, path: str | Path) -> None:
             _bars(axes, own, variants)
             axes.set_title(f"{pattern}, {phase}, {dtype}", fontsize=9)
     grid[0][0].legend(fontsize=7)
-    processor = report.machine["gpu"] or report.machine["processor"]
-    figure.suptitle(f"times faster than eager: torch {report.torch}, {processor}")
+    figure.suptitle(f"times faster than eager: {report.place}")
     figure.savefig(path)
 
 

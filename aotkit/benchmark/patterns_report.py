@@ -1,11 +1,11 @@
 """What `python -m aotkit bench patterns` found, as a table and as JSON."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from aotkit.alignment import aligned
+from aotkit.benchmark.measured_report import MeasuredReport
 from aotkit.benchmark.outcome import Outcome
 from aotkit.benchmark.timing import Spread
 
@@ -24,7 +24,6 @@ EXPLANATION = (
     "written, in percent of aotkit's. FW: without gradients; FW+BW: forward and backward together."
 )
 CLOCK_NAMES = {"cuda": "GPU time between events, with a cold L2 cache", "cpu": "wall time"}
-WIDTH = 118
 
 
 @dataclass
@@ -60,8 +59,12 @@ class Row(Outcome):
         return "x".join(map(str, self.shape))
 
     @property
-    def key(self) -> tuple[str, ...]:
+    def cell(self) -> tuple[str, ...]:
         return self.pattern, self.phase, self.dtype, self.size
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return *self.cell, self.variant
 
     def seconds(self, clock: str) -> float:
         found: Spread | None = getattr(self, clock)
@@ -105,73 +108,36 @@ class Summit:
 
 
 @dataclass
-class PatternsReport:
-    """All rows; those of one cell were timed together.
-
-    Attributes:
-        machine: processor, cores, GPU, system, version of Python.
-        device: "cpu" or "cuda".
-    """
-
-    machine: Mapping[str, Any]
-    torch: str
-    device: str
-    rows: list[Row] = field(default_factory=list)
-
-    @property
-    def passed(self) -> bool:
-        """Whether every variant ran, and gave the right results."""
-        return not any(row.failed for row in self.rows)
+class PatternsReport(MeasuredReport[Row]):
+    """All rows; those of one cell were timed together."""
 
     @property
     def cells(self) -> list[Summit]:
         found: dict[tuple[str, ...], list[Row]] = {}
         for row in self.rows:
-            found.setdefault(row.key, []).append(row)
+            found.setdefault(row.cell, []).append(row)
         return [Summit(rows) for rows in found.values()]
 
     @classmethod
-    def joined(cls, found: Sequence[Mapping[str, Any]]) -> "PatternsReport":
-        """One report of what `json` gave of several runs on one machine; a row that several have is the first's.
+    def row_of(cls, values: Mapping[str, Any]) -> Row:
+        return Row(**{**values, **{clock: values[clock] and Spread(**values[clock]) for clock in CLOCKS}})
 
-        Raises:
-            ValueError: the runs were on different devices or versions of torch.
-        """
-        places = {(f["machine"]["gpu"] or f["machine"]["processor"], f["torch"], f["device"]) for f in found}
-        if len(places) != 1:
-            raise ValueError(f"Only runs on one device and version of torch can be joined; these were on {places}.")
-        rows: dict[tuple[str, ...], Row] = {}
-        for values in (row for f in found for row in f["rows"]):
-            spreads = {clock: values[clock] and Spread(**values[clock]) for clock in CLOCKS}
-            row = Row(**{**values, **spreads})
-            rows.setdefault((*row.key, row.variant), row)
-        return cls(found[0]["machine"], found[0]["torch"], found[0]["device"], list(rows.values()))
-
-    def json(self) -> dict[str, Any]:
-        """Everything that was measured, in bytes and seconds, of types that the json module takes."""
-        return {
-            "schema": 1,
-            "machine": dict(self.machine),
-            "torch": self.torch,
-            "device": self.device,
-            "rows": [asdict(row) for row in self.rows],
-        }
+    def values_of(self, row: Row) -> dict[str, Any]:
+        return asdict(row)
 
     def __str__(self) -> str:
         from aotkit.benchmark.patterns_summary import summary
 
-        lines = [f"torch {self.torch}, {self.machine['gpu'] or self.machine['processor']}"]
-        lines += aligned([HEADING, *map(_cells, self.cells)], RIGHT)
-        problems = [f"{' '.join(row.key)}: {row.variant}: {row.problem}" for row in self.rows if row.problem]
-        notes = [EXPLANATION.format(clock=CLOCK_NAMES[self.device]), *summary(self.cells), *problems]
-        return "\n".join([*lines, "", *(textwrap.fill(note, WIDTH, subsequent_indent="  ") for note in notes)])
+        table = aligned([HEADING, *map(_cells, self.cells)], RIGHT)
+        problems = [f"{' '.join(row.cell)}: {row.variant}: {row.problem}" for row in self.rows if row.problem]
+        return self.text(table, [EXPLANATION.format(clock=CLOCK_NAMES[self.device]), *summary(self.cells), *problems])
 
 
 def _cells(cell: Summit) -> tuple[str, ...]:
     rows = (cell.eager, cell.torch, cell.ours)
     kernel, wall = ([f"{row.seconds(clock) * 1e6:.1f}" if row else "" for row in rows] for clock in CLOCKS)
     return (
-        *cell.first.key,
+        *cell.first.cell,
         *kernel,
         cell.ours.variant if cell.ours else "failed" if any(row.problem for row in cell.rows) else "",
         *(_two_digits(cell.ratio(base)) for base in ("torch", "eager")),

@@ -28,7 +28,7 @@ def _speed(cells: Sequence[Summit]) -> Iterator[str]:
             slower = sum(ratio < 1 for _, ratio in ratios)
             yield (
                 f"{phase}, {what}: torch.compile takes {_mean(ratios):.2f} times aotkit's time in the geometric mean "
-                f"of {len(ratios)} cells; less in {slower}; worst: {ratio:.2f}, {' '.join(worst.first.key)}"
+                f"of {len(ratios)} cells; less in {slower}; worst: {ratio:.2f}, {' '.join(worst.first.cell)}"
             )
 
 
@@ -49,7 +49,7 @@ def _memory(cells: Sequence[Summit]) -> Iterator[str]:
         if ratios:
             worst, ratio = max(ratios, key=lambda pair: pair[1])
             mean = _mean(ratios)
-            yield f"{phase}: peak memory is {mean:.2f} of eager's; at most {ratio:.2f}: {' '.join(worst.first.key)}"
+            yield f"{phase}: peak memory is {mean:.2f} of eager's; at most {ratio:.2f}: {' '.join(worst.first.cell)}"
 
 
 def _ends(cells: Sequence[Summit]) -> Iterator[str]:
@@ -61,7 +61,7 @@ def _ends(cells: Sequence[Summit]) -> Iterator[str]:
             worst, share = min(shares, key=lambda pair: pair[1])
             yield (
                 f"{phase}, largest shapes ({', '.join(sorted(large))}): {_mean(shares):.0%} of the roofline; at least "
-                f"{share:.0%}: {' '.join(worst.first.key)}"
+                f"{share:.0%}: {' '.join(worst.first.cell)}"
             )
         near = [cell for cell in own if cell.first.size in small]
         for base, name in (("eager", "eager"), ("torch", "torch.compile")):

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 WIDTH = 100
-NOTHING_CALLED = "nothing is called {pattern!r}; there are {names}."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -282,8 +281,8 @@ def _measured_memory(options: argparse.Namespace) -> Any:
 
     _require_device(options.device)
     rows = variants()
-    models = chosen(options.models.split(","), MODELS[options.device], NOTHING_CALLED)
-    names = chosen(options.partitions.split(","), rows, NOTHING_CALLED)
+    models = chosen(options.models.split(","), MODELS[options.device])
+    names = chosen(options.partitions.split(","), rows)
     chosen_rows = {name: rows[name] for name in names}
     return memory(models, chosen_rows, device=options.device, seconds=options.seconds, progress=progress())
 
@@ -296,7 +295,7 @@ def _measured_patterns(options: argparse.Namespace) -> Any:
     _require_device(options.device)
     cells = chosen_cells(options.device, options.patterns, options.shapes, options.dtypes, options.passes)
     rivals = variants()
-    names = chosen(options.variants.split(","), rivals, NOTHING_CALLED)
+    names = chosen(options.variants.split(","), rivals)
     chosen_rivals = {name: rivals[name] for name in names}
     return measure(cells, chosen_rivals, device=options.device, seconds=options.seconds, progress=progress())
 

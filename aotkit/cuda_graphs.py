@@ -12,6 +12,8 @@ from torch.fx import GraphModule, Node
 
 from aotkit.aot import copy_graph, scalars_on
 from aotkit.calls import Product, boxed_call, results_of
+from aotkit.inspection.costs import tensors_of
+from aotkit.inspection.nodes import is_symbolic
 from aotkit.interfaces import Backend, GraphCompiler
 from aotkit.launches import explained
 from aotkit.recordings import Replayed
@@ -58,7 +60,7 @@ class Recorder:
             _log.warning("A graph of %d operations runs without CUDA graphs: %s.", len(gm.graph.nodes), reason)
             return self.compiler(gm, example_inputs)
         device = next(x.device for x in example_inputs if x.is_cuda)
-        passed = _passed_on(gm)
+        passed = passed_on(gm)
         # A kernel would get the value of a number on the CPU as it was when it was recorded.
         inputs = scalars_on(device, gm, example_inputs)
         kept = copy_graph(gm)
@@ -74,9 +76,8 @@ def why_not(gm: GraphModule) -> str | None:
     """
     devices, movable = set[torch.device](), set[Node]()
     for node in gm.graph.nodes:
-        values = node.meta.get("val")
-        tensors = [v for v in (values if isinstance(values, list | tuple) else [values]) if isinstance(v, Tensor)]
-        if isinstance(values, torch.SymInt | torch.SymFloat) or any(_is_open(t) for t in tensors):
+        tensors = tensors_of(node)
+        if is_symbolic(node) or any(_is_open(t) for t in tensors):
             return f"{node.name} has open sizes"
         if all(t.device.type == "cpu" for t in tensors) and _is_movable(node, tensors, movable):
             movable.add(node)
@@ -106,7 +107,7 @@ def _is_input(node: Any) -> bool:
     return isinstance(node, Node) and node.op == "placeholder"
 
 
-def _passed_on(gm: GraphModule) -> dict[int, int]:
+def passed_on(gm: GraphModule) -> dict[int, int]:
     """The results that are inputs: number of the result -> number of the input."""
     number = {node: i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
     return {i: number[result] for i, result in enumerate(results_of(gm)) if result in number}

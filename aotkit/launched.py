@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule
 
 from aotkit.calls import Product
-from aotkit.inspection.nodes import operator_name, producer
+from aotkit.inspection.nodes import operator_name, producer, sum_known
 from aotkit.inspection.source import SourceLine, source_line
 from aotkit.inspection.traffic import traffic
 from aotkit.interfaces import Graphs, Kernel, Regions
@@ -83,8 +83,7 @@ class Kernels:
 
     def launches(self, role: str) -> int | None:
         """How many there are altogether; None if a compiler does not tell."""
-        counts = [k.kernel.launches for k in self.of(role)]
-        return None if None in counts else sum(c for c in counts if c is not None)
+        return sum_known(kernel.kernel.launches for kernel in self.of(role))
 
     def share(self, kernel: Launched) -> float | None:
         """Of the device's copy bandwidth that a kernel reaches. More than 1 is in the caches."""

@@ -11,7 +11,7 @@ import aotkit
 import aotkit.calls
 from aotkit import recordings
 from aotkit.calls import Product
-from aotkit.cuda_graphs import Recorder, why_not, with_cuda_graphs
+from aotkit.cuda_graphs import Recorder, passed_on, why_not, with_cuda_graphs
 from aotkit.errors import UnavailableError
 from aotkit.interfaces import Backend
 from aotkit.launches import explained
@@ -65,9 +65,7 @@ def recorded(monkeypatch):
     monkeypatch.setattr(StandIn, "made", 0)
 
     def compiler(gm, example_inputs):
-        results = gm.graph.output_node().args[0]
-        number = {node: i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
-        passed = {i: number[r] for i, r in enumerate(results) if r in number}
+        passed = passed_on(gm)
         return Replayed(aotkit.calls.boxed_call(gm), passed, torch.device("cpu"), explained(Product(gm, gm)))
 
     return Backend(compiler)

@@ -5,8 +5,10 @@ from fnmatch import fnmatchcase
 
 from aotkit.errors import UnknownNameError
 
+NOTHING_CALLED = "nothing is called {pattern!r}; there are {names}."
 
-def chosen(patterns: Iterable[str], names: Iterable[str], unknown: str) -> list[str]:
+
+def chosen(patterns: Iterable[str], names: Iterable[str], unknown: str = NOTHING_CALLED) -> list[str]:
     """The names that match any of the patterns, in which * and ? match anything.
 
     Args:

@@ -30,7 +30,6 @@ DTYPES = {"float16": torch.float16, "float32": torch.float32, "bfloat16": torch.
 DEFAULT_DTYPES = {"cuda": "float16,float32", "cpu": "float32"}
 DEFAULT_SHAPES: Mapping[str, Sequence[Shape]] = {"cuda": XFORMERS_SHAPES, "cpu": XFORMERS_SHAPES[:1]}
 BACKENDS = ("inductor", "nnc", "nvfuser", "cudagraphs:inductor", "cudagraphs:nvfuser")
-NOTHING_CALLED = "nothing is called {pattern!r}; there are {names}."
 
 Function = Callable[..., Tensor]
 Variants = Mapping[str, Callable[[Function], Function]]
@@ -96,10 +95,10 @@ def chosen_cells(
         UnknownNameError: a name that nothing has.
         ValueError: a shape that is none.
     """
-    names = chosen(patterns.split(","), CASES, NOTHING_CALLED)
+    names = chosen(patterns.split(","), CASES)
     sizes = DEFAULT_SHAPES[device] if shapes is None else tuple(map(_shape, shapes.split(",")))
-    types = chosen((dtypes or DEFAULT_DTYPES[device]).split(","), DTYPES, NOTHING_CALLED)
-    phases = chosen(passes.split(","), (FORWARD, STEP), NOTHING_CALLED)
+    types = chosen((dtypes or DEFAULT_DTYPES[device]).split(","), DTYPES)
+    phases = chosen(passes.split(","), (FORWARD, STEP))
     product = itertools.product(types, sizes, names, phases)
     return [Cell(CASES[name], shape, DTYPES[dtype], phase == STEP) for dtype, shape, name, phase in product]
 

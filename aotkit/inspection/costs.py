@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.fx import Node
 
-from aotkit.inspection.nodes import bytes_name, flops_name, seconds_name, size_hint, storage_of
+from aotkit.inspection.nodes import bytes_name, flops_name, seconds_name, size_hint, storage_of, sum_known
 from aotkit.inspection.saved import recomputed
 from aotkit.interfaces import Graphs
 
@@ -41,18 +41,16 @@ def recomputation_costs(graphs: Graphs) -> dict[Node, Cost]:
 
 def total_cost(costs: Collection[Cost]) -> Cost:
     """The sum; what is unknown of one is unknown of all."""
-    sizes, times = [cost.nbytes for cost in costs], [cost.seconds for cost in costs]
     return Cost(
-        nbytes=None if None in sizes else sum(size for size in sizes if size is not None),
+        nbytes=sum_known(cost.nbytes for cost in costs),
         flops=sum(cost.flops for cost in costs),
-        seconds=None if None in times else sum(time for time in times if time is not None),
+        seconds=sum_known(cost.seconds for cost in costs),
     )
 
 
 def bytes_moved(node: Node) -> int | None:
     """The bytes that an operation reads and writes; None if a size depends on data."""
-    sizes = [nbytes_of(value) for n in (node, *node.all_input_nodes) for value in tensors_of(n)]
-    return None if None in sizes else sum(size for size in sizes if size is not None)
+    return sum_known(nbytes_of(value) for n in (node, *node.all_input_nodes) for value in tensors_of(n))
 
 
 def _cost(node: Node) -> Cost:

@@ -1,11 +1,14 @@
-"""Which memory the nodes of a graph lie in."""
+"""Which memory the nodes of a graph lie in, and how much is alive at a time."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from torch.fx import GraphModule, Node
 
 from aotkit.aot.partition import storages
+
+Span = tuple[int, int, int]  # first step, last step, bytes
 
 
 @dataclass(eq=False)
@@ -40,3 +43,12 @@ def _placed(
     if given:
         return dict(zip(own, given, strict=True))
     return {key: shared.setdefault(key, Memory(size)) for key, size in own.items()}
+
+
+def bytes_alive(spans: Iterable[Span], steps: int) -> list[int]:
+    """For each step, the bytes of all spans that it lies in."""
+    changes = [0] * (steps + 1)
+    for first, last, nbytes in spans:
+        changes[first] += nbytes
+        changes[last + 1] -= nbytes
+    return list(accumulate(changes[:-1]))

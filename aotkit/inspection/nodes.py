@@ -1,14 +1,15 @@
 """What one graph node computes: short names, types and sizes."""
 
 import operator
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.multiprocessing.reductions import StorageWeakRef
 
+N = TypeVar("N", int, float)
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _SHORT = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"))
 
@@ -96,6 +97,13 @@ def size_hint(size: int | torch.SymInt) -> int | None:
     if isinstance(size, int):
         return size
     return int(size.node.hint) if size.node.has_hint() else None
+
+
+def sum_known(values: Iterable[N | None]) -> N | None:
+    """The sum; None if one of the values is unknown."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return sum(known) if len(known) == len(found) else None
 
 
 def is_symbolic(node: Node) -> bool:

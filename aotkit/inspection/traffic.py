@@ -8,7 +8,7 @@ from torch.fx import GraphModule, Node
 
 from aotkit.aot.effects import changes_inputs
 from aotkit.inspection.costs import nbytes_of, tensors_of
-from aotkit.inspection.nodes import output_nodes, packet_name, producer, storages
+from aotkit.inspection.nodes import output_nodes, packet_name, producer, storages, sum_known
 
 
 class Traffic(NamedTuple):
@@ -53,7 +53,7 @@ def traffic(gm: GraphModule, kernels: Sequence[Iterable[str]]) -> list[Traffic]:
         if result is not None:
             needed(result)
     return [
-        Traffic(_bytes(r, roots), _bytes({n: _sum(map(nbytes_of, tensors_of(n))) for n in w}, roots))
+        Traffic(_bytes(r, roots), _bytes({n: sum_known(map(nbytes_of, tensors_of(n))) for n in w}, roots))
         for r, w in zip(read, written, strict=True)
     ]
 
@@ -68,10 +68,10 @@ def _read_of(node: Node, source: Node) -> int | None:
     """How much an operation reads of an input: of a table in which it looks things up no more than it finds."""
     from aotkit.benchmark.operator_costs import LOOKUPS
 
-    size = _sum(map(nbytes_of, tensors_of(source)))
+    size = sum_known(map(nbytes_of, tensors_of(source)))
     if packet_name(node) not in LOOKUPS or source is not node.all_input_nodes[0] or size is None:
         return size
-    found = _sum(map(nbytes_of, tensors_of(node)))
+    found = sum_known(map(nbytes_of, tensors_of(node)))
     return None if found is None else min(size, found)
 
 
@@ -79,16 +79,10 @@ def _bytes(sizes: Mapping[Node, int | None], roots: Mapping[Node, Node]) -> int 
     """Views of one memory count as much as is read of each, together at most all of it."""
     shown: dict[Node, int | None] = {}
     for value, size in sizes.items():
-        whole = _sum(nbytes_of(tensor, whole=True) for tensor in tensors_of(value))
-        together = _sum([shown.get(roots[value], 0), size])
+        whole = sum_known(nbytes_of(tensor, whole=True) for tensor in tensors_of(value))
+        together = sum_known([shown.get(roots[value], 0), size])
         shown[roots[value]] = None if together is None or whole is None else min(together, whole)
-    return _sum(shown.values())
-
-
-def _sum(sizes: Iterable[int | None]) -> int | None:
-    """None if one of them is unknown."""
-    known = list(sizes)
-    return None if None in known else sum(size for size in known if size is not None)
+    return sum_known(shown.values())
 
 
 def _most(a: int | None, b: int | None) -> int | None:

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from torch.fx import GraphModule, Node
 
-from aotkit.inspection.memory import Memory, memories
+from aotkit.inspection.memory import Memory, bytes_alive, memories
 from aotkit.inspection.nodes import output_nodes
 from aotkit.inspection.saved import kept_outputs
 from aotkit.interfaces import Graphs
@@ -43,12 +42,8 @@ class Lifetimes:
 
     def live_bytes(self, held: Sequence[str]) -> list[int]:
         """The bytes that are alive while each step runs, of the storages that are held as one of `held`."""
-        changes = [0] * (len(self.steps) + 1)
-        for storage in self.storages:
-            if storage.held in held:
-                changes[storage.first] += storage.memory.nbytes
-                changes[storage.last + 1] -= storage.memory.nbytes
-        return list(accumulate(changes[:-1]))
+        spans = [(s.first, s.last, s.memory.nbytes) for s in self.storages if s.held in held]
+        return bytes_alive(spans, len(self.steps))
 
 
 def lifetimes(graphs: Graphs) -> Lifetimes:

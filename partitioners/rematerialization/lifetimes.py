@@ -9,17 +9,15 @@ joint graph, and recomputes each value just before it is first read, so the step
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from torch.fx import Node
 
 from aotkit.aot.partition import Sides, is_tensor, storages
+from aotkit.inspection.memory import Span, bytes_alive
 from aotkit.inspection.nodes import producer
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
 from aotkit.partitioners.rematerialization.values import Values
-
-Span = tuple[int, int, int]  # first step, last step, bytes
 
 
 @dataclass
@@ -78,15 +76,6 @@ class Lifetimes:
             if step > self.last[i]:
                 spans.append((self.last[i] + 1, step, self.size[i]))
         return spans
-
-
-def bytes_alive(spans: Iterable[Span], steps: int) -> list[int]:
-    """For each step, the bytes of all spans that it lies in."""
-    changes = [0] * (steps + 1)
-    for first, last, nbytes in spans:
-        changes[first] += nbytes
-        changes[last + 1] -= nbytes
-    return list(accumulate(changes[:-1]))
 
 
 def lifetimes(values: Values, sides: Sides) -> Lifetimes:

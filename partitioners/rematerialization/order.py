@@ -18,9 +18,10 @@ from torch.fx import GraphModule, Node
 
 from aotkit.aot.effects import changes_inputs, keeps_order
 from aotkit.aot.partition import Sides, storages
+from aotkit.inspection.memory import bytes_alive
 from aotkit.inspection.nodes import bytes_name, output_nodes
 from aotkit.partitioners.rematerialization.fusion import depths_of, kernels_of, readers_of
-from aotkit.partitioners.rematerialization.lifetimes import bytes_alive, numbered, uses_of
+from aotkit.partitioners.rematerialization.lifetimes import numbered, uses_of
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
 from aotkit.partitioners.rematerialization.scheduling import Task, frees_first
 

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from aotkit.aot import outside_fake_mode
-from aotkit.partitioners.rematerialization.lifetimes import Lifetimes, bytes_alive
+from aotkit.inspection.memory import bytes_alive
+from aotkit.partitioners.rematerialization.lifetimes import Lifetimes
 from aotkit.partitioners.rematerialization.segments import Segment, segments
 from aotkit.partitioners.rematerialization.tradeoff import Choice, OverBudget, Tradeoff
 from aotkit.partitioners.rematerialization.values import Values

@@ -1,6 +1,7 @@
 """What the core does to graphs between tracing and compiling."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +15,13 @@ def outside_fake_mode() -> Any:
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     return unset_fake_temporarily()
+
+
+@contextmanager
+def outside_tracing() -> Iterator[None]:
+    """Partitioners compute with real tensors under this. Tracing would send each operation through Python."""
+    with outside_fake_mode(), torch._C._DisablePythonDispatcher():
+        yield
 
 
 def boxed(gm: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:

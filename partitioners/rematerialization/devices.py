@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from aotkit.aot import outside_fake_mode
+from aotkit.aot import outside_tracing
 from aotkit.aot.partition import is_tensor
 from aotkit.partitioners.rematerialization.values import Values, bytes_of
 
@@ -51,7 +51,7 @@ def measured(device: torch.device, dtype: torch.dtype) -> Device:
     on disk is then found again.
     """
     size = 1024 if device.type == "cpu" else 4096
-    with outside_fake_mode(), torch.no_grad(), torch.device(device):
+    with outside_tracing(), torch.no_grad(), torch.device(device):
         source = torch.ones(16 * size * size, dtype=torch.uint8)
         target = torch.empty_like(source)
         matrix = torch.ones(size, size, dtype=dtype)

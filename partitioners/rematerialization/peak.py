@@ -10,13 +10,14 @@ then mended step by step: segments are exchanged, merged and split while that sa
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from aotkit.aot import outside_fake_mode
+from aotkit.aot import outside_tracing
 from aotkit.inspection.memory import bytes_alive
 from aotkit.partitioners.rematerialization.lifetimes import Lifetimes
 from aotkit.partitioners.rematerialization.segments import Segment, segments
@@ -35,7 +36,7 @@ def paths_of(values: Values, costs: Tradeoff, lifetimes: Lifetimes) -> "Paths":
     Raises:
         Impossible: there is none.
     """
-    with outside_fake_mode():
+    with _small_tensors():
         return Paths(list(segments(values, costs, lifetimes)), lifetimes)
 
 
@@ -53,7 +54,7 @@ def fastest_below(paths: "Paths", costs: Tradeoff, lifetimes: Lifetimes, limit: 
         gap = paths.gap(path, limit) / max(costs.anyway + choice.time, 1)
         return replace(choice, gap=gap), peak_of(choice, costs, lifetimes)
 
-    with outside_fake_mode():
+    with _small_tensors():
         target = limit
         while target >= paths.smallest.peak:
             choice, peak = cut(paths.fastest_below(target))
@@ -64,6 +65,18 @@ def fastest_below(paths: "Paths", costs: Tradeoff, lifetimes: Lifetimes, limit: 
         if peak > limit:
             raise OverBudget(peak)
         return choice, peak
+
+
+@contextmanager
+def _small_tensors() -> Iterator[None]:
+    """Real tensors, on one thread: to share such small pieces of work among all cores takes longer than to do them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with outside_tracing():
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def peak_of(choice: Choice, costs: Tradeoff, lifetimes: Lifetimes) -> int:

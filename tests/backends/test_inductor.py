@@ -9,8 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 import aotkit
+from aotkit.aot.inductor import is_large_on_gpu
 
 
 @pytest.mark.parametrize("partition", aotkit.list_partitioners())
@@ -164,3 +166,13 @@ def test_memory_efficient_fusion_takes_the_options_of_compile():
     fused = aotkit.memory_efficient_fusion(residual, partition="nx_min_cut", check=False)
     x, bias = torch.randn(4, 8, requires_grad=True), torch.randn(8, requires_grad=True)
     assert fused.graphs(x, bias).partition == "nx_min_cut"
+
+
+@pytest.mark.parametrize(
+    ("device", "sizes", "is_large"),
+    [("cuda", [2**20, 2**10], True), ("cuda", [2**16] * 20, False), ("cuda", [], False), ("cpu", [2**24], False)],
+)
+def test_memory_is_handed_on_where_an_allocation_takes_long(device, sizes, is_large):
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        inputs = [torch.empty(size, device=device) for size in sizes]
+    assert is_large_on_gpu([*inputs, 3]) == is_large

@@ -1,0 +1,78 @@
+"""Inductor pads matrices for matrix products: what is padded twice is stored once."""
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import pad
+from torch.utils._pytree import tree_map
+
+import aotkit
+from aotkit.aot.padding import share_padded
+
+aten = torch.ops.aten
+
+
+def graph_of(function, *inputs):
+    """As Inductor leaves it: without views that are permutations by another name."""
+    table = {aten.t.default: lambda x: aten.permute.default(x, [1, 0])}
+    return make_fx(function, decomposition_table=table, tracing_mode="fake")(*inputs)
+
+
+def padded(gm):
+    return gm.graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default)
+
+
+def a_value_and_its_transpose(x):
+    y = x.exp()
+    return pad(y.t(), (0, 0, 0, 3)), pad(y, (0, 3)).sum(1)
+
+
+def three_dimensions(x):
+    y = x.reshape(4, 5, 2)
+    return pad(y.permute(2, 0, 1), (1, 2)), pad(y, (0, 0, 1, 2)), pad(y.permute(1, -1, 0), (0, 0, 0, 0, 1, 2))
+
+
+@pytest.mark.parametrize("function", [a_value_and_its_transpose, three_dimensions])
+def test_what_is_padded_alike_is_padded_once(function):
+    x = torch.randn(8, 5)
+    gm = graph_of(function, x)
+    share_padded(gm)
+    gm.recompile()
+    assert len(padded(gm)) == 1
+    torch.testing.assert_close(tuple(gm(x)), function(x), rtol=0, atol=0)
+    expected = tree_map(lambda t: t.shape, list(function(x)))
+    assert [node.meta["val"].shape for node in gm.graph.output_node().args[0]] == expected
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x: pad(x.t(), (0, 3)),
+        lambda x: pad(x.t(), (0, 0, 3, 0)),
+        lambda x: pad(x.t(), (0, 0, 0, 3), value=1.0),
+        lambda x: pad((2 * x).t(), (0, 0, 0, 3)),
+    ],
+    ids=["other dimension", "other end", "other filling", "other value"],
+)
+def test_what_is_padded_otherwise_stays_apart(other):
+    def function(x):
+        return pad(x, (0, 3)), other(x)
+
+    x = torch.randn(8, 5)
+    gm = graph_of(function, x)
+    share_padded(gm)
+    gm.recompile()
+    assert len(padded(gm)) == 2
+    torch.testing.assert_close(tuple(gm(x)), function(x), rtol=0, atol=0)
+
+
+def test_inductor_runs_it():
+    def function(x, w, v):
+        y = torch.exp(x @ w)
+        return (pad(y.t(), (0, 0, 0, 3)) @ x).sum() + (pad(y, (0, 3)) @ v).sum()
+
+    inputs = [torch.randn(s, requires_grad=True) for s in ((8, 6), (6, 5), (8, 4))]
+    compiled = aotkit.compile(function, backend="inductor", partition="nx_min_cut")
+    torch.autograd.grad(compiled(*inputs), inputs)  # checked against eager
+    graphs = compiled.graphs(*inputs)
+    assert len(padded(graphs.forward)) == 1

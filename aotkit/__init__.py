@@ -1,75 +1,27 @@
-"""Compile PyTorch training functions ahead of time, with backends and partitioners chosen by name."""
+"""Compile PyTorch training functions ahead of time, with backends and partitioners chosen by name.
 
-from aotkit import nn
-from aotkit.api import bench, by_region, check, extract, frontier, memory_efficient_fusion, torch_backend
-from aotkit.comparison import CheckReport
-from aotkit.compiled_function import CompiledFunction
-from aotkit.compiler import compile
-from aotkit.errors import (
-    AotkitError,
-    BudgetError,
-    CompileError,
-    DuplicateNameError,
-    EagerFallbackWarning,
-    MismatchError,
-    RecompilationWarning,
-    TraceError,
-    UnavailableError,
-    UnknownNameError,
-    UnsupportedError,
-)
-from aotkit.interfaces import Backend, GraphCompiler, Graphs, Kernel, Partitioner
-from aotkit.registry import (
-    backend_status,
-    get_backend,
-    get_partitioner,
-    list_backends,
-    list_partitioners,
-    partitioner_status,
-    register_backend,
-    register_partitioner,
-    unregister_backend,
-    unregister_partitioner,
-)
+`public.py` lists the names. It is imported when the first of them is asked for, since that takes seconds, which
+`aotkit --help` should not.
+"""
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AotkitError",
-    "Backend",
-    "BudgetError",
-    "CheckReport",
-    "CompileError",
-    "CompiledFunction",
-    "DuplicateNameError",
-    "EagerFallbackWarning",
-    "GraphCompiler",
-    "Graphs",
-    "Kernel",
-    "MismatchError",
-    "Partitioner",
-    "RecompilationWarning",
-    "TraceError",
-    "UnavailableError",
-    "UnknownNameError",
-    "UnsupportedError",
-    "backend_status",
-    "bench",
-    "by_region",
-    "check",
-    "compile",
-    "extract",
-    "frontier",
-    "get_backend",
-    "get_partitioner",
-    "list_backends",
-    "list_partitioners",
-    "memory_efficient_fusion",
-    "nn",
-    "partitioner_status",
-    "register_backend",
-    "register_partitioner",
-    "torch_backend",
-    "unregister_backend",
-    "unregister_partitioner",
-]
+if TYPE_CHECKING:
+    from aotkit.public import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> Any:
+        if importlib.util.find_spec(f"aotkit.{name}") is not None:
+            return importlib.import_module(f"aotkit.{name}")
+        public = importlib.import_module("aotkit.public")
+        if name != "__all__" and name not in public.__all__:
+            raise AttributeError(f"module 'aotkit' has no attribute {name!r}")
+        globals()[name] = getattr(public, name)
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *importlib.import_module("aotkit.public").__all__})

@@ -190,18 +190,19 @@ class Graphs:
         return render_markdown(self)
 
     def json(self) -> dict[str, Any]:
-        """The same as plain data, of schema 1: see `aotkit.view.as_json`."""
-        from aotkit.view import as_json
+        """The same as plain data, of schema 1: see `aotkit/view/model.py`."""
+        from aotkit.view.model import as_json
 
         return as_json(self)
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Write the viewer with these graphs as one file, which needs no network: for a browser, or to send."""
-        from aotkit.view import render_page
+        from aotkit.view.page import render_page
 
         Path(path).write_text(render_page(self.json()), encoding="utf-8")
 
     def _repr_html_(self) -> str:
-        from aotkit.view import render_output
+        from aotkit.inspection import render_html
+        from aotkit.view.page import render_output
 
-        return render_output(self)
+        return render_output(self.json(), render_html(self))

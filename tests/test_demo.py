@@ -3,8 +3,6 @@
 import functools
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,10 +16,6 @@ from aotkit.benchmark.workloads import GPT2Loss, byte_tokens, tutorial_inputs
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-
-
-def run(*arguments):
-    return subprocess.run([sys.executable, "-m", "aotkit", *arguments], cwd=ROOT, text=True, capture_output=True)
 
 
 def test_the_example_of_the_readme_runs(capsys):
@@ -99,10 +93,9 @@ def test_gpt2_is_captured_as_one_graph():
 
 
 @pytest.mark.parametrize(("kind", "names"), [("backends", "nop"), ("partitioners", "nx_min_cut")])
-def test_names_are_listed_with_their_availability(kind, names):
-    done = run(kind)
-    assert done.returncode == 0
-    assert re.search(rf"^{names} +available$", done.stdout, re.MULTILINE)
+def test_names_are_listed_with_their_availability(kind, names, capsys):
+    assert cli.main([kind]) == 0
+    assert re.search(rf"^{names} +available$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_an_unavailable_backend_is_listed_with_its_reason(capsys):
@@ -119,9 +112,3 @@ def test_an_unavailable_backend_is_listed_with_its_reason(capsys):
     (entry,) = [e for e in json.loads("{" + listing)["backends"] if e["name"] == "absent"]
     assert entry["available"] is False
     assert "no fan" in entry["reason"]
-
-
-def test_wrong_usage_exits_with_two():
-    done = run("partitions")
-    assert done.returncode == 2
-    assert "invalid choice" in done.stderr

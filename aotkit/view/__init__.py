@@ -1,6 +1,4 @@
-"""`Graphs` as data, and the viewer that shows them in a notebook or a browser."""
+"""`Graphs` as data (`model`), the viewer that shows them in a notebook or a browser, and formats of other programs.
 
-from aotkit.view.model import SCHEMA, as_json
-from aotkit.view.page import render_output, render_page
-
-__all__ = ["SCHEMA", "as_json", "render_output", "render_page"]
+What works on that data alone needs no torch, so nothing is imported here.
+"""

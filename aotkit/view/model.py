@@ -55,8 +55,8 @@ from aotkit.inspection.source import SourceLine, printable, source_line
 from aotkit.interfaces import Graphs
 from aotkit.view.classes import class_of
 from aotkit.view.lifetimes import Lifetimes, lifetimes
+from aotkit.view.reading import SCHEMA
 
-SCHEMA = 1
 HELD = ("output", "saved", "tangent", "gradient", "temporary")
 
 

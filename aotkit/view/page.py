@@ -13,10 +13,6 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from aotkit.inspection.markup import render_html
-from aotkit.interfaces import Graphs
-from aotkit.view.model import as_json
-
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -51,10 +47,10 @@ def render_page(data: Mapping[str, Any]) -> str:
     return _PAGE.format(policy=policy, title=escape(data["name"]), id="aotkit", data=_embedded(data), script=script)
 
 
-def render_output(graphs: Graphs) -> str:
-    """The same for a notebook's cell, live or exported. Where scripts do not run, it is the plain HTML."""
+def render_output(data: Mapping[str, Any], fallback: str) -> str:
+    """The same for a notebook's cell, live or exported. Where scripts do not run, it is the HTML of `fallback`."""
     name = f"aotkit-{uuid.uuid4().hex}"
-    return _OUTPUT.format(id=name, fallback=render_html(graphs), data=_embedded(as_json(graphs)), script=_script(name))
+    return _OUTPUT.format(id=name, fallback=fallback, data=_embedded(data), script=_script(name))
 
 
 def _script(name: str) -> str:

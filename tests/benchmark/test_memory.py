@@ -158,8 +158,8 @@ def test_the_plot_has_a_curve_for_each_family(tmp_path):
 
 
 def test_a_plot_needs_rows_and_matplotlib(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("aotkit.cli.find_spec", lambda name: None)
-    assert main(["bench", "memory", "--plot", "plot.svg"]) == 2
+    monkeypatch.setattr("aotkit.cli.benchmarks.find_spec", lambda name: None)
+    assert main(["bench", "memory", "--plot", "plot.svg"]) == 3
     assert "--plot needs matplotlib: pip install matplotlib" in capsys.readouterr().err
     pytest.importorskip("matplotlib")
     with pytest.raises(ValueError, match="nothing to draw"):

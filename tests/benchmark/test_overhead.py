@@ -237,5 +237,5 @@ def test_the_command_says_what_it_does_not_know(capsys):
     assert main(["bench", "overhead", "--workload", "tutorial-2x5"]) == 2
     assert "there is no workload 'tutorial-2x5' on cpu; there are: tutorial-2x4, " in capsys.readouterr().err
     if not torch.cuda.is_available():
-        assert main(["bench", "overhead", "--device", "cuda"]) == 2
+        assert main(["bench", "overhead", "--device", "cuda"]) == 3
         assert "no CUDA device" in capsys.readouterr().err

@@ -11,7 +11,6 @@ from torch import nn
 
 import aotkit
 from aotkit import Graphs
-from aotkit.view import render_output
 from tests.view.browser import Browser, executable
 from tests.view.models import MODELS, Transformer, tutorial_loss
 
@@ -264,7 +263,7 @@ def test_hostile_names_run_nothing(shown):
 
 def test_cells_of_a_notebook_show_it_or_the_plain_page(browser, tmp_path, tutorial):
     """Here without the policy that keeps a page of its own from running anything."""
-    cells = "\n".join(render_output(graphs) for graphs in (tutorial, hostile(), tutorial))
+    cells = "\n".join(graphs._repr_html_() for graphs in (tutorial, hostile(), tutorial))
     (tmp_path / "notebook.html").write_text(f"<body>{cells}</body>", encoding="utf-8")
     browser.open(tmp_path / "notebook.html")
     assert browser.problems() == []

@@ -1,4 +1,4 @@
-"""`python -m aotkit view`, and the page as a file."""
+"""`aotkit view`, and the page as a file."""
 
 import json
 import webbrowser
@@ -24,6 +24,8 @@ def test_view_makes_a_page_of_json_and_opens_it(tmp_path, monkeypatch, capsys):
     assert len(opened) == 1
     assert (tmp_path / "other.html").read_text() == (tmp_path / "graphs.html").read_text()
     assert str(tmp_path / "graphs.html") in capsys.readouterr().out
+    assert cli.main(["view", str(source), "-o", str(tmp_path / "other.html"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["page"] == str(tmp_path / "other.html")
 
 
 def test_view_says_what_it_wants(tmp_path, capsys):

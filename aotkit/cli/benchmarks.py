@@ -1,0 +1,171 @@
+"""`aotkit bench`: what calls cost, and what partitioners make of models."""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aotkit.cli.usage import (
+    add_device,
+    add_json,
+    needing_packages,
+    progress,
+    require_device,
+    shown,
+    usage_errors,
+)
+from aotkit.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from aotkit.cli.usage import Commands
+
+
+def add(commands: "Commands") -> None:
+    bench = commands.add_parser("bench", help="time compiled functions, judge partitioners")
+    subjects = bench.add_subparsers(dest="subject", required=True, metavar="SUBJECT")
+    _add_overhead(subjects.add_parser("overhead", help="what a call costs, next to eager and to torch.compile"))
+    _add_partitioners(subjects.add_parser("partitioners", help="memory and estimated time of models that they cut"))
+    _add_memory(subjects.add_parser("memory", help="peak memory and time of training steps under memory budgets"))
+    _add_patterns(subjects.add_parser("patterns", help="fused patterns of transformers, next to torch.compile"))
+
+
+def _add_overhead(parser: argparse.ArgumentParser) -> None:
+    add_device(parser)
+    parser.add_argument(
+        "--workload", nargs="+", default=[], metavar="NAME", help="only these; * and ? match; default: all"
+    )
+    parser.add_argument("--seconds", type=float, default=5.0, help="of measuring for each workload; default: 5")
+    add_json(parser)
+    parser.set_defaults(run=_overhead)
+
+
+def _add_partitioners(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--models", metavar="NAME[,NAME...]", help="* and ? match; default: all but gpt2-xl")
+    parser.add_argument(
+        "--partitions", default="*", metavar="NAME[,NAME...]", help="only these rows, such as 'min_cut budget *'"
+    )
+    parser.add_argument("--decompositions", choices=("inductor", "none"), default="inductor")
+    parser.add_argument("--random", choices=("shared", "torch"), default="shared", help="as for aotkit.compile")
+    add_json(parser)
+    parser.set_defaults(run=_partitioners)
+
+
+def _add_memory(parser: argparse.ArgumentParser) -> None:
+    add_device(parser, "cpu: the same models in small")
+    parser.add_argument("--models", default="*", metavar="NAME[,NAME...]", help="* and ? match; default: all")
+    parser.add_argument(
+        "--partitions", default="eager,min_cut,nx_min_cut,* ?.?", metavar="NAME[,NAME...]",
+        help="rows, such as 'eager,torch.compile *,nx_min_cut peak 0.43'; default: budgets in steps of 0.1",
+    )  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=30.0, help="of timing for each model; default: 30")
+    parser.add_argument("--join", nargs="+", metavar="FILE", help="instead, show together what --json printed before")
+    parser.add_argument("--plot", metavar="FILE", help="draw time against memory, too; needs matplotlib")
+    add_json(parser)
+    parser.set_defaults(run=_memory)
+
+
+def _add_patterns(parser: argparse.ArgumentParser) -> None:
+    add_device(parser, "cpu: smaller shapes, float32")
+    parser.add_argument(
+        "--patterns", default="*", metavar="NAME[,NAME...]", help="such as 'act *,softmax'; default: all"
+    )
+    parser.add_argument(
+        "--shapes", metavar="SHAPE[,SHAPE...]", help="such as 8x256x512; default: xFormers' six on cuda"
+    )
+    parser.add_argument("--dtypes", metavar="NAME[,NAME...]", help="of float16, float32, bfloat16")
+    parser.add_argument("--passes", default="*", metavar="NAME[,NAME...]", help="FW, FW+BW; default: both")
+    parser.add_argument("--variants", default="*", metavar="NAME[,NAME...]", help="* and ? match; default: all")
+    parser.add_argument("--seconds", type=float, default=0.3, help="of timing for each cell; default: 0.3")
+    parser.add_argument("--join", nargs="+", metavar="FILE", help="instead, show together what --json printed before")
+    parser.add_argument("--plot", metavar="FILE", help="draw speed-ups over eager, too; needs matplotlib")
+    add_json(parser)
+    parser.set_defaults(run=_patterns)
+
+
+def _overhead(options: argparse.Namespace) -> int:
+    require_device(options.device)
+    from aotkit.benchmark.overhead import overhead
+    from aotkit.benchmark.overhead_workloads import chosen_names
+
+    names = chosen_names(options.workload, options.device)
+    report = overhead(names, device=options.device, seconds=options.seconds, progress=progress())
+    return shown(report, options)
+
+
+def _partitioners(options: argparse.Namespace) -> int:
+    from aotkit.benchmark.choice import chosen
+    from aotkit.benchmark.models import DEFAULT_MODELS, MODELS
+    from aotkit.benchmark.partitioners import all_partitioners, compare
+
+    partitioners = all_partitioners()
+    patterns = options.models.split(",") if options.models else DEFAULT_MODELS
+    models = chosen(patterns, MODELS, "no model is called {pattern!r}; there are {names}.")
+    unknown = "no partitioner is called {pattern!r}; there are {names}."
+    rows = chosen(options.partitions.split(","), partitioners, unknown)
+    report = compare(
+        models, {row: partitioners[row] for row in rows},
+        decompositions=options.decompositions, random=options.random, progress=progress(),
+    )  # fmt: skip
+    return shown(report, options)
+
+
+def _memory(options: argparse.Namespace) -> int:
+    from aotkit.benchmark.memory_plot import plot
+    from aotkit.benchmark.memory_report import MemoryReport
+
+    return _joined_or_measured(options, MemoryReport.joined, _measured_memory, plot)
+
+
+def _patterns(options: argparse.Namespace) -> int:
+    from aotkit.benchmark.patterns_plot import plot
+    from aotkit.benchmark.patterns_report import PatternsReport
+
+    return _joined_or_measured(options, PatternsReport.joined, _measured_patterns, plot)
+
+
+def _joined_or_measured(
+    options: argparse.Namespace,
+    join: Callable[[Sequence[Any]], Any],
+    measure: Callable[[argparse.Namespace], Any],
+    plot: Callable[[Any, str], None],
+) -> int:
+    if options.plot and find_spec("matplotlib") is None:
+        raise UnavailableError("--plot needs matplotlib: pip install matplotlib")
+    if options.join:
+        with usage_errors():
+            report = join([json.loads(Path(name).read_text(encoding="utf-8")) for name in options.join])
+    else:
+        report = measure(options)
+    if options.plot:
+        with usage_errors():
+            plot(report, options.plot)
+    return shown(report, options)
+
+
+def _measured_memory(options: argparse.Namespace) -> Any:
+    require_device(options.device)
+    from aotkit.benchmark.choice import chosen
+    from aotkit.benchmark.memory import memory
+    from aotkit.benchmark.memory_variants import MODELS, variants
+
+    rows = variants()
+    models = chosen(options.models.split(","), MODELS[options.device])
+    names = chosen(options.partitions.split(","), rows)
+    chosen_rows = {name: rows[name] for name in names}
+    with needing_packages():
+        return memory(models, chosen_rows, device=options.device, seconds=options.seconds, progress=progress())
+
+
+def _measured_patterns(options: argparse.Namespace) -> Any:
+    require_device(options.device)
+    from aotkit.benchmark.choice import chosen
+    from aotkit.benchmark.patterns import chosen_cells, measure, variants
+
+    with usage_errors():
+        cells = chosen_cells(options.device, options.patterns, options.shapes, options.dtypes, options.passes)
+    rivals = variants()
+    names = chosen(options.variants.split(","), rivals)
+    chosen_rivals = {name: rivals[name] for name in names}
+    return measure(cells, chosen_rivals, device=options.device, seconds=options.seconds, progress=progress())

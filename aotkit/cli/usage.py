@@ -1,0 +1,78 @@
+"""What several commands share: options, errors, progress and output."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from aotkit.errors import AotkitError, UnavailableError
+
+if TYPE_CHECKING:
+    Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+class UsageError(AotkitError, ValueError):
+    """Arguments of the command line that make no sense, or a file of theirs that cannot be read or written."""
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """What files and values of the user's raise is wrong usage."""
+    try:
+        yield
+    except (OSError, ValueError) as e:
+        raise UsageError(str(e)) from e
+
+
+@contextmanager
+def needing_packages() -> Iterator[None]:
+    """A package that is missing is something that this machine has not."""
+    try:
+        yield
+    except ImportError as e:
+        raise UnavailableError(str(e)) from e
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def add_device(parser: argparse.ArgumentParser, help: str | None = None) -> None:
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=help)
+
+
+def require_device(device: str) -> None:
+    """Raises UnavailableError where there is no such device."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UnavailableError(
+            "--device cuda was asked for, but torch finds no CUDA device. Run without it; `aotkit doctor` tells more."
+        )
+
+
+def show_json(data: Any) -> None:
+    """The one way in which commands print JSON."""
+    print(json.dumps(data, indent=2))
+
+
+def shown(report: Any, options: argparse.Namespace) -> int:
+    """Print a report, which has `passed` and `json()`; returns the exit code."""
+    if options.json:
+        show_json(report.json())
+    else:
+        print(report)
+    return 0 if report.passed else 1
+
+
+def progress() -> Callable[[str], None]:
+    """A function that prints a line to standard error, after the seconds since now."""
+    start = time.perf_counter()
+
+    def tell(text: str) -> None:
+        print(f"[{time.perf_counter() - start:3.0f} s] {text}", file=sys.stderr, flush=True)
+
+    return tell

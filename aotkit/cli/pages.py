@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aotkit.cli.usage import add_json, show_json, usage_errors
+from aotkit.cli.usage import add_json, add_output, show_json, usage_errors
 
 if TYPE_CHECKING:
     from aotkit.cli.usage import Commands
@@ -15,7 +15,7 @@ def add(commands: "Commands") -> None:
         "view", help="make a page of graphs, from what json.dump(graphs.json()) wrote, and open it"
     )
     view.add_argument("file", metavar="FILE.json")
-    view.add_argument("-o", "--output", metavar="FILE.html", help="write the page there, and open nothing")
+    add_output(view, "FILE.html", "write the page there, and open nothing")
     add_json(view)
     view.set_defaults(run=_view)
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aotkit.errors import AotkitError, UnavailableError
@@ -42,6 +43,18 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_device(parser: argparse.ArgumentParser, help: str | None = None) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=help)
+
+
+def add_output(parser: argparse.ArgumentParser, metavar: str, help: str) -> None:
+    parser.add_argument("-o", "--output", metavar=metavar, type=_writable, help=help)
+
+
+def _writable(text: str) -> Path:
+    """What cannot be written should not be found out after minutes of work."""
+    path = Path(text)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} cannot be written: it is a folder, or its folder does not exist.")
+    return path
 
 
 def require_device(device: str) -> None:

@@ -62,4 +62,9 @@ def recipe_of(
 
 def default_backend() -> str:
     """What backend "auto" stands for here."""
-    return "inductor" if any(shutil.which(compiler) for compiler in ("c++", "g++", "clang++", "cl")) else "nop"
+    return "inductor" if cpp_compiler() else "nop"
+
+
+def cpp_compiler() -> str | None:
+    """Where there is a C++ compiler, or None."""
+    return next(filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None)

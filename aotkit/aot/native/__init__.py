@@ -80,8 +80,12 @@ def library_path() -> Path | None:
         return None
     sources = (path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.[ch]*")))
     key = "\n".join((*sources, torch.__version__, sys.version, *command))
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aotkit"
-    return folder / hashlib.sha256(key.encode()).hexdigest()[:16] / f"{NAME}.so"
+    return cache_folder() / hashlib.sha256(key.encode()).hexdigest()[:16] / f"{NAME}.so"
+
+
+def cache_folder() -> Path:
+    """Where libraries are kept from one process to the next."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aotkit"
 
 
 def _command(sources: Sequence[Path] = ()) -> list[str]:

@@ -201,6 +201,28 @@ class Graphs:
 
         Path(path).write_text(render_page(self.json()), encoding="utf-8")
 
+    def dot(self) -> str:
+        """Both graphs in Graphviz' language."""
+        from aotkit.view.dot import render_dot
+
+        return render_dot(self.json())
+
+    def mermaid(self) -> str:
+        """Small graphs as a flowchart of Mermaid's, which GitHub and notebooks show.
+
+        Raises:
+            ValueError: they have more than 100 nodes.
+        """
+        from aotkit.view.mermaid import render_mermaid
+
+        return render_mermaid(self.json())
+
+    def model_explorer(self) -> dict[str, Any]:
+        """What Google's Model Explorer shows, once `json.dump` has written it to a file."""
+        from aotkit.view.model_explorer import model_explorer
+
+        return model_explorer(self.json())
+
     def _repr_html_(self) -> str:
         from aotkit.inspection import render_html
         from aotkit.view.page import render_output

@@ -1,6 +1,7 @@
-"""`aotkit view`: what is made of graphs that were written as JSON."""
+"""`aotkit view` and `aotkit export`: what is made of graphs that were written as JSON."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,9 @@ from aotkit.cli.usage import add_json, add_output, show_json, usage_errors
 
 if TYPE_CHECKING:
     from aotkit.cli.usage import Commands
+
+
+FORMATS = ("dot", "mermaid", "model-explorer")
 
 
 def add(commands: "Commands") -> None:
@@ -18,6 +22,11 @@ def add(commands: "Commands") -> None:
     add_output(view, "FILE.html", "write the page there, and open nothing")
     add_json(view)
     view.set_defaults(run=_view)
+    export = commands.add_parser("export", help="print such graphs in the format of another program")
+    export.add_argument("file", metavar="FILE.json")
+    export.add_argument("--format", choices=FORMATS, required=True)
+    add_output(export, "FILE", "write it there instead")
+    export.set_defaults(run=_export)
 
 
 def _view(options: argparse.Namespace) -> int:
@@ -35,4 +44,26 @@ def _view(options: argparse.Namespace) -> int:
         import webbrowser
 
         webbrowser.open(page.resolve().as_uri())
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from aotkit.view.dot import render_dot
+    from aotkit.view.mermaid import render_mermaid
+    from aotkit.view.model_explorer import model_explorer
+    from aotkit.view.reading import read_graphs
+
+    with usage_errors():
+        graphs = read_graphs(options.file)
+        match options.format:
+            case "dot":
+                text = render_dot(graphs)
+            case "mermaid":
+                text = render_mermaid(graphs)
+            case _:
+                text = json.dumps(model_explorer(graphs), indent=2) + "\n"
+        if options.output:
+            options.output.write_text(text, encoding="utf-8")
+        else:
+            print(text, end="")
     return 0

@@ -19,7 +19,7 @@ def read_graphs(path: str | os.PathLike[str]) -> dict[str, Any]:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as e:
         raise ValueError(f"{path} is no JSON: {e}. {_ADVICE}") from e
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA or "nodes" not in data:
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA or not {"name", "nodes", "saved"} <= data.keys():
         raise ValueError(f"{path} holds no graphs of schema {SCHEMA}. {_ADVICE}")
     return data
 

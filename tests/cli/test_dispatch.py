@@ -1,5 +1,6 @@
 """The command line as a whole: how fast it starts, and what its exit codes mean."""
 
+import json
 import re
 import subprocess
 import sys
@@ -43,13 +44,35 @@ def test_help_and_wrong_usage_do_not_wait_for_torch(arguments, code):
     assert done.stderr.splitlines()[-1] == f"{code} False"
 
 
+@pytest.mark.parametrize("command", [["view"], ["export", "--format", "dot"]])
+def test_graphs_that_were_written_are_shown_without_torch(command, tmp_path):
+    graphs = aotkit.extract(torch.sin, torch.ones(3))
+    (tmp_path / "graphs.json").write_text(json.dumps(graphs.json()))
+    arguments = json.dumps([*command, str(tmp_path / "graphs.json"), "-o", str(tmp_path / "output")])
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, arguments], cwd=ROOT, text=True, capture_output=True)
+    assert done.stderr.splitlines()[-1] == "0 False"
+    assert (tmp_path / "output").read_text()
+
+
 def test_every_command_explains_itself_and_most_have_json(capsys):
-    assert {"backends", "bench", "check", "demo", "faults", "partitioners", "view"} <= set(COMMANDS)
+    assert {
+        "backends",
+        "bench",
+        "check",
+        "demo",
+        "doctor",
+        "explain",
+        "export",
+        "faults",
+        "partitioners",
+        "view",
+    } <= set(COMMANDS)
     for command in COMMANDS:
         with pytest.raises(SystemExit) as stopped:
             cli.main([command, "--help"])
         assert stopped.value.code == 0
-        assert ("--json" in capsys.readouterr().out) == (command != "bench"), "bench has subjects"
+        # `bench` has subjects, and `export` other formats.
+        assert ("--json" in capsys.readouterr().out) == (command not in ("bench", "export"))
 
 
 @pytest.mark.parametrize(

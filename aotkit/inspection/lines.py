@@ -18,7 +18,7 @@ from aotkit.interfaces import Graphs
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a listing. `role` is "source", "recomputed" or "" for the others."""
+    """A line of a listing. `role` is "source", "saved", "recomputed", "view again", "heading" or "" for the others."""
 
     text: str
     role: str = ""
@@ -36,7 +36,7 @@ def forward_lines(graphs: Graphs) -> list[Line]:
     lines = [Line(_heading(graphs)), *_graph_lines(graphs.forward, labels, {})]
     lines.append(Line(f"return {', '.join(returned[: graphs.num_outputs])}".rstrip()))
     if returned[graphs.num_outputs :]:
-        lines.append(Line(f"save for backward {', '.join(returned[graphs.num_outputs :])}"))
+        lines.append(Line(f"save for backward {', '.join(returned[graphs.num_outputs :])}", "saved"))
     return lines
 
 

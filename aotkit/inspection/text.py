@@ -1,7 +1,5 @@
 """`Graphs` as plain text, for a terminal or a bug report."""
 
-import shutil
-import sys
 import textwrap
 from itertools import zip_longest
 
@@ -13,6 +11,7 @@ from aotkit.inspection.lines import Line, backward_lines, forward_lines, input_l
 from aotkit.inspection.nodes import bytes_name, is_operation, size_hint, tensor_type_name
 from aotkit.inspection.saved import SavedValue, recomputed_views, saved_values, storage_bytes
 from aotkit.inspection.source import printable
+from aotkit.inspection.terminal import Paint, fitted, has_colours, painted, plain, terminal_width
 from aotkit.interfaces import Graphs
 
 _GAP = " | "
@@ -20,17 +19,19 @@ _NARROWEST_COLUMN = 58
 COLUMNS = ("name", "type", "bytes", "operator", "why", "source")
 
 
-def render_text(graphs: Graphs, width: int | None = None) -> str:
+def render_text(graphs: Graphs, width: int | None = None, colours: bool | None = None) -> str:
     """The whole compilation as text: header, both graphs, the table of saved values, totals.
 
     Forward and backward stand side by side if `width` leaves each 58 characters, else below each other. `width`
-    defaults to the terminal's, at least 80, and to 160 if the output is not a terminal.
+    defaults to the terminal's, at least 60, and to 160 if the output is not a terminal. `colours` are the escape
+    sequences of a terminal; by default where the output is one, unless the variable NO_COLOR is set.
     """
-    if width is None:
-        width = max(80, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 160
-    sections = [_paragraph([title(graphs), operation_count(graphs)], width), _listings(graphs, width)]
+    width = terminal_width() if width is None else width
+    paint = painted if (has_colours() if colours is None else colours) else plain
+    heading, *rest = _paragraph([title(graphs), operation_count(graphs)], width).split("\n")
+    sections = ["\n".join([paint(heading, "heading"), *rest]), _listings(graphs, width, paint)]
     if graphs.backward is not None:
-        sections += [_table(graphs, width), _paragraph(totals(graphs), width)]
+        sections += [_table(graphs, width, paint), _paragraph(totals(graphs), width)]
     if graphs.regions:
         sections.append(_paragraph(region_lines(graphs), width))
     return "\n\n".join(sections)
@@ -118,18 +119,24 @@ def _symbols(graphs: Graphs) -> list[str]:
     return [f"{name} = {value}" for name, value in sizes.items()]
 
 
-def _listings(graphs: Graphs, width: int) -> str:
+def _listings(graphs: Graphs, width: int, paint: Paint) -> str:
     forward, backward = forward_lines(graphs), backward_lines(graphs)
     column = (width - len(_GAP)) // 2
     if not backward or column < _NARROWEST_COLUMN:
-        return "\n\n".join(_listing(lines, width) for lines in (forward, backward) if lines)
-    rows = zip_longest(_listing(forward, column).split("\n"), _listing(backward, column).split("\n"), fillvalue="")
-    return "\n".join(f"{left:{column}}{_GAP}{right}".rstrip() for left, right in rows)
+        listings = [_listing(lines, width) for lines in (forward, backward) if lines]
+        return "\n\n".join("\n".join(paint(line.text, line.role) for line in lines) for lines in listings)
+    rows = zip_longest(_listing(forward, column), _listing(backward, column), fillvalue=Line(""))
+    return "\n".join(
+        f"{paint(f'{left.text:{column}}', left.role)}{_GAP}{paint(right.text, right.role)}".rstrip()
+        for left, right in rows
+    )
 
 
-def _listing(lines: list[Line], width: int) -> str:
+def _listing(lines: list[Line], width: int) -> list[Line]:
+    """The lines as they are printed: each in one or more, of the same role."""
     heading, *body = lines
-    return "\n".join([heading.text, *(_wrapped("  " + line.text, width) for line in body)])
+    parts = [Line(part, line.role) for line in body for part in _wrapped("  " + line.text, width).split("\n")]
+    return [Line(heading.text, "heading"), *parts]
 
 
 def _paragraph(lines: list[str], width: int) -> str:
@@ -140,12 +147,10 @@ def _wrapped(text: str, width: int) -> str:
     return textwrap.fill(text, width, subsequent_indent="      ", break_on_hyphens=False)
 
 
-def _table(graphs: Graphs, width: int) -> str:
-    rows = [COLUMNS, *table_rows(graphs)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
-    lines = ["saved for backward"]
-    for row in rows:
-        cells = [cell.ljust(size) for cell, size in zip(row, widths, strict=True)]
-        cells[2] = row[2].rjust(widths[2])
-        lines.append(_wrapped("  " + "  ".join(cells).rstrip(), width))
-    return "\n".join(lines if len(rows) > 1 else ["saved for backward: nothing"])
+def _table(graphs: Graphs, width: int, paint: Paint) -> str:
+    rows = table_rows(graphs)
+    if not rows:
+        return paint("saved for backward: nothing", "heading")
+    head, *body = fitted([COLUMNS, *rows], width, right=[COLUMNS.index("bytes")])
+    headings = [paint(line, "heading") for line in ["saved for backward", *head]]
+    return "\n".join([*headings, *(line for row in body for line in row)])

@@ -1,5 +1,6 @@
 """The text shows what a reader looks for, within the width."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -64,7 +65,7 @@ def test_table_and_totals(cut: Graphs) -> None:
     assert "recomputed: 1 operation: cos; 16.0 MiB moved" in table
 
 
-@pytest.mark.parametrize("width", [80, 119, 120, 140, 200])
+@pytest.mark.parametrize("width", [60, 80, 119, 120, 140, 200])
 def test_the_text_fits_the_width(graphs_of: GraphsOf, width: int) -> None:
     graphs = graphs_of(projection, parameter(64, 32), parameter(16, 32), dynamic=True)
     lines = render_text(graphs, width).splitlines()
@@ -86,7 +87,43 @@ def test_default_width(cut: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert render_text(cut) == render_text(cut, 100)
     monkeypatch.setenv("COLUMNS", "20")
-    assert render_text(cut) == render_text(cut, 80)
+    assert render_text(cut) == render_text(cut, 60)
+
+
+def test_colours_are_for_terminals_that_want_them(cut: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "TERM", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    assert "\x1b" not in str(cut)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert str(cut) == render_text(cut, colours=True)
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as context:
+            context.setenv(name, value)
+            assert str(cut) == render_text(cut, colours=False)
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_colours_change_nothing_else(cut: Graphs, width: int) -> None:
+    coloured, plain = render_text(cut, width, colours=True), render_text(cut, width, colours=False)
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == plain
+    marks = re.findall(r"\x1b\[(\d+)m([^\x1b]*)\x1b\[0m", coloured)
+    assert len(marks) == coloured.count("\x1b[0m")
+    by_style: dict[str, list[str]] = {}
+    for style, text in marks:
+        by_style.setdefault(style, []).append(text)
+    assert by_style["1"][:3] == ["tutorial: backend nop, partition min_cut", "forward", "backward"]
+    assert all(text.startswith("# ") for text in by_style["2"])
+    assert "cos: f32[1024, 2048] = cos(add)  ~ recomputed: 16.0 MiB moved" in " ".join(by_style["33"])
+    assert by_style["36"] == ["save for backward add"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_cells_of_the_table_break_within_their_column(cut: Graphs, width: int) -> None:
+    heading, *rows = render_text(cut, width).split("saved for backward\n")[1].split("\n\n")[0].splitlines()
+    start = heading.index("source")
+    assert re.sub(r"\s", "", "".join(row[start:] for row in rows)).endswith("x=a+b")
+    assert rows[0].split()[0] == "add"
+    assert max(map(len, [heading, *rows])) <= width
 
 
 def test_inputs_and_views_are_named(graphs_of: GraphsOf) -> None:

@@ -79,3 +79,9 @@ def test_a_plain_installation_works_from_any_folder(installed):
     assert [f for f in files if not Path(f).is_relative_to(installed)] == []
     for group, found in names.items():
         assert set(DECLARED[group]) <= set(found)
+
+
+def test_the_command_is_installed(installed):
+    command, environment = [sys.executable, installed / "bin" / "aotkit", "--version"], {"PYTHONPATH": str(installed)}
+    done = subprocess.run(command, cwd="/", env=environment, check=True, text=True, stdout=subprocess.PIPE)
+    assert done.stdout == f"aotkit {PROJECT['project']['version']}\n"

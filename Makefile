@@ -11,10 +11,10 @@ PIP := $(PY) -m pip --disable-pip-version-check -qq
 LOCK := $(if $(shell command -v flock),flock Makefile)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types sweep clean
+.PHONY: help install demo test lint types docs screenshots sweep clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 install:  ## set up .venv: torch, aotkit (editable) and the developer's tools
 	@$(LOCK) $(MAKE) -s --no-print-directory $(STAMP)
@@ -32,12 +32,20 @@ lint: install  ## check style and formatting
 types: install  ## check types
 	$(PY) -m mypy
 
+docs: install  ## build the documentation as HTML, for reading without a network
+	@$(PIP) install --group docs
+	@$(PY) -m sphinx --quiet --fail-on-warning --keep-going -c docs . docs/_build/html
+	@echo "docs/_build/html/docs/index.html"
+
+screenshots: install  ## draw docs/images/*.png anew; needs Chromium
+	$(PY) -m docs.screenshots
+
 sweep: install  ## run the long comparisons: random calls, all pairs of the matrix, false alarms, all operators, large models (hours; continues)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m sweep tests/test_safety_calls.py tests/test_matrix.py tests/test_nn.py tests/test_regions.py tests/testing tests/partitioners tests/culprit tests/view
 	$(PY) -m pytest -m sweep tests/sweep -s
 
 clean:  ## remove the environment and every cache; keeps the results of a sweep
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch comes first and exactly, so that a range in pyproject.toml cannot pull another build of it.

@@ -127,7 +127,7 @@ def by_region(
     several have one. Their joint passes run one after the other, and none may write into saved values.
 
     Args:
-        backends: names, `Backend`s or graph compilers.
+        backends: each a name, a `Backend` or a graph compiler.
         min_region_size: the fewest operations, views aside, of which a region is made; 1: single ones, too.
         horizontal: also merge regions that read the same tensor, though neither reads the other's results. It is then
             read once, by fewer kernels, but what they compute lives longer.

@@ -40,6 +40,16 @@ SHOWN = {
         "'dropout' with backend 'nop' and partition 'inputs_only' differs from eager",
         "'dropout' with backend 'nop' and partition 'inputs_and_draws' equals eager",
     ],
+    "4_compare": [
+        "default                      2048 KiB saved, computed again: nothing",
+        "nx_min_cut                   1024 KiB saved, computed again: gelu",
+        "nx_min_cut.budget('512 KiB')    0 KiB saved, computed again: mm, gelu",
+        "mm               1024 KiB  expensive: matrix product, 67.1 MFLOP",
+        "1024 KiB  ",
+        "nop       backward   6 kernels, the largest of 1 operations",
+        "inductor  forward    3 kernels, the largest of 5 operations",
+        "inductor  nx_min_cut",
+    ],
 }
 MACHINE = re.compile(r"(?:^|[\s\"'(`])/(?:home|root|tmp|usr|var|work|Users|private)/")
 

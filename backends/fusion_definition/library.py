@@ -9,7 +9,7 @@ import torch
 MODULE = "nvfuser_direct"
 # The newest PyTorch that there is a wheel for, and the first one in which tensors are laid out otherwise.
 BUILT_FOR, FIRST_DIFFERENT = (2, 10), (2, 12)
-SEE_ALSO = "PyTorch 2.11 also needs what 'nvFuser' in aotkit's README says."
+SEE_ALSO = "PyTorch 2.11 also needs what docs/nvfuser.md of aotkit says."
 
 
 def load() -> ModuleType:

@@ -34,11 +34,11 @@ class _Conformance:
 
 
 class BackendConformance(_Conformance):
-    """The requirements on a backend, as pytest tests.
+    """The requirements on a backend, as pytest tests::
 
-    class TestMine(BackendConformance):
-        name = "mine"
-        expected_failures = {"dynamic/*": "compiles graphs of fixed sizes only"}
+        class TestMine(BackendConformance):
+            name = "mine"
+            expected_failures = {"dynamic/*": "compiles graphs of fixed sizes only"}
 
     Where the backend is unavailable, its tests are skipped, with its reason. An entry of `expected_failures` that
     matches no requirement raises UnknownNameError when the class is defined.

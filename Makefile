@@ -38,7 +38,8 @@ docs: install  ## build the documentation as HTML, for reading without a network
 	@echo "docs/_build/html/docs/index.html"
 
 screenshots: install  ## draw docs/images/*.png anew; needs Chromium
-	$(PY) -m docs.screenshots
+	@$(PIP) install --group docs
+	@$(PY) -m docs.screenshots
 
 sweep: install  ## run the long comparisons: random calls, all pairs of the matrix, false alarms, all operators, large models (hours; continues)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m sweep tests/test_safety_calls.py tests/test_matrix.py tests/test_nn.py tests/test_regions.py tests/testing tests/partitioners tests/culprit tests/view

@@ -11,21 +11,23 @@ project = "aotkit"
 author = copyright = "the authors of aotkit"
 release = aotkit.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-napoleon_use_ivar = True
 root_doc = "docs/index"
 include_patterns = ["docs/**", "notebooks/*.ipynb", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
 exclude_patterns = ["docs/_build", ".venv*", "build", "dist"]
 
 # Docstrings are as a terminal shows them: `x` is code, and a link where it is a public name.
 default_role = "py:obj"
+napoleon_use_ivar = True
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 
 myst_heading_anchors = 3
 nb_execution_mode = "off"
+nb_merge_streams = True
 
 html_theme = "furo"
 html_title = f"aotkit {release}"
+html_theme_options = {"light_css_variables": {"code-font-size": "var(--font-size--small--2)"}}  # tables are wide
 html_copy_source = False
 html_show_sphinx = False

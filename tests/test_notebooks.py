@@ -41,9 +41,9 @@ SHOWN = {
         "'dropout' with backend 'nop' and partition 'inputs_and_draws' equals eager",
     ],
     "4_compare": [
-        "default                      2048 KiB saved, computed again: nothing",
-        "nx_min_cut                   1024 KiB saved, computed again: gelu",
-        "nx_min_cut.budget('512 KiB')    0 KiB saved, computed again: mm, gelu",
+        "default                      2048 KiB saved, again: nothing",
+        "nx_min_cut                   1024 KiB saved, again: gelu",
+        "nx_min_cut.budget('512 KiB')    0 KiB saved, again: mm, gelu",
         "mm               1024 KiB  expensive: matrix product, 67.1 MFLOP",
         "1024 KiB  ",
         "nop       backward   6 kernels, the largest of 1 operations",

@@ -43,9 +43,6 @@ def test_the_modules_and_plugins_of_the_readme_work():
 def test_the_readme_names_everything_that_is_registered():
     for name in [*aotkit.list_backends(), *aotkit.list_partitioners()]:
         assert f"| `{name}` |" in README
-    links = re.findall(r"\]\(([^):#]+)\)", README)
-    assert links
-    assert all((ROOT / link).exists() for link in links)
 
 
 @pytest.fixture

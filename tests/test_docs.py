@@ -12,13 +12,14 @@ import pytest
 
 import aotkit
 from aotkit import cli
+from tests.view.browser import executable
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 DOCUMENTS = [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 REFERENCE = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "reference").glob("*.rst")))
 BLOCK = re.compile(r"^```(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-COMMAND = re.compile(r"(?:^|[`$] ?)python -m aotkit (\w[^`#\n]*)", re.MULTILINE)
+COMMAND = re.compile(r"(?:^python -m |[`$] ?(?:python -m )?)aotkit (\w[^`#\n]*)", re.MULTILINE)
 TARGET = re.compile(r"(?:^|[`$] ?)make (\w+)", re.MULTILINE)
 LINK = re.compile(r"\]\(([^):#]*)(?:#([^)]*))?\)")
 LARGEST_IMAGE = 150_000  # bytes
@@ -64,7 +65,7 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page, registry, c
             if following == "text":
                 assert_prints(output, code, capsys)
         elif language == "console":
-            for command, output in re.findall(r"^\$ python -m aotkit (.*)\n((?:[^$].*\n)+)", code, re.MULTILINE):
+            for command, output in re.findall(r"^\$ (?:python -m )?aotkit (.*)\n((?:[^$].*\n)+)", code, re.MULTILINE):
                 capsys.readouterr()
                 cli.main(shlex.split(command))
                 assert_prints(output, command, capsys)
@@ -80,10 +81,14 @@ def test_other_blocks_are_well_formed(page):
 
 
 @each_document
-def test_commands_exist(page):
+def test_commands_exist(page, capsys):
     text = page.read_text(encoding="utf-8")
-    for command in COMMAND.findall(text):
-        cli._parser().parse_args(shlex.split(command))  # exits where there is no such command
+    for command in map(shlex.split, COMMAND.findall(text)):
+        with pytest.raises(SystemExit) as end:
+            cli.main([*command, "--help"])
+        shown = capsys.readouterr().out
+        missing = [word for word in command if word.startswith("--") and word not in shown]
+        assert end.value.code == 0 and not missing, f"{command}: no such command or option"
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert set(TARGET.findall(text)) <= set(targets)
 
@@ -117,6 +122,17 @@ def test_the_reference_has_every_public_name_and_every_plugin():
     plugins = [f"{group.removeprefix('aotkit.')}.{name}" for group, names in declared.items() for name in names]
     missing = sorted({*aotkit.__all__, *plugins} - listed)
     assert not missing, f"name them in docs/reference: {missing}"
+
+
+@pytest.mark.sweep
+@pytest.mark.skipif(executable() is None, reason="no Chromium on this machine")
+def test_the_screenshots_are_those_that_the_command_draws(tmp_path, monkeypatch):
+    from docs import screenshots
+
+    monkeypatch.setattr(screenshots, "IMAGES", tmp_path)
+    screenshots.main()
+    drawn = sorted(path.name for path in tmp_path.iterdir())
+    assert drawn == sorted(path.name for path in (ROOT / "docs" / "images").glob("*.png"))
 
 
 def test_the_options_of_by_region_exist():

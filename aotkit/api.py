@@ -1,6 +1,6 @@
 """The public functions around `compile`: extracting graphs, checking once, fusing, and backends for torch.compile."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aotkit.comparison import CheckReport
@@ -16,6 +16,7 @@ from aotkit.registry import BackendSpec, OneBackend, backend_status, named_backe
 if TYPE_CHECKING:
     from aotkit.benchmark import BenchReport
     from aotkit.benchmark.frontier_report import Frontier
+    from aotkit.graph_diff import GraphDiff
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,6 +79,20 @@ def frontier(fn: Callable[..., Any], /, *args: Any, **options: Any) -> "Frontier
     from aotkit.benchmark.frontier import frontier
 
     return frontier(fn, *args, **options)
+
+
+def diff(a: Graphs | Mapping[str, Any], b: Graphs | Mapping[str, Any], /) -> "GraphDiff":
+    """What two `Graphs` save, recompute, compute and fuse differently: two partitions, backends or versions of torch.
+
+    Nodes are compared by what they compute, not by their names. Either may be the data of `Graphs.json()`, as
+    `json.load` reads it from a file. Print the result, show it in a notebook, or save it by `.save_html(path)`.
+
+    Raises:
+        TypeError, ValueError: an argument is neither.
+    """
+    from aotkit.graph_diff import diff
+
+    return diff(a, b)
 
 
 def memory_efficient_fusion(fn: F, /, **options: Any) -> F:

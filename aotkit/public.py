@@ -1,7 +1,7 @@
 """The public names of `aotkit`, which has them from here when the first of them is asked for."""
 
 from aotkit import nn
-from aotkit.api import bench, by_region, check, extract, frontier, memory_efficient_fusion, torch_backend
+from aotkit.api import bench, by_region, check, diff, extract, frontier, memory_efficient_fusion, torch_backend
 from aotkit.comparison import CheckReport
 from aotkit.compiled_function import CompiledFunction
 from aotkit.compiler import compile
@@ -56,6 +56,7 @@ __all__ = [
     "by_region",
     "check",
     "compile",
+    "diff",
     "extract",
     "frontier",
     "get_backend",

@@ -1,4 +1,4 @@
-"""`aotkit view` and `aotkit export`: what is made of graphs that were written as JSON."""
+"""`aotkit view`, `diff` and `export`: what is made of graphs that were written as JSON."""
 
 import argparse
 import json
@@ -22,6 +22,11 @@ def add(commands: "Commands") -> None:
     add_output(view, "FILE.html", "write the page there, and open nothing")
     add_json(view)
     view.set_defaults(run=_view)
+    diff = commands.add_parser("diff", help="what differs between two such graphs")
+    diff.add_argument("files", nargs=2, metavar="FILE.json")
+    add_output(diff, "FILE.html", "write it as a page, too, with both graphs")
+    add_json(diff)
+    diff.set_defaults(run=_diff)
     export = commands.add_parser("export", help="print such graphs in the format of another program")
     export.add_argument("file", metavar="FILE.json")
     export.add_argument("--format", choices=FORMATS, required=True)
@@ -44,6 +49,21 @@ def _view(options: argparse.Namespace) -> int:
         import webbrowser
 
         webbrowser.open(page.resolve().as_uri())
+    return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from aotkit.graph_diff.compare import diff
+    from aotkit.view.reading import read_graphs
+
+    with usage_errors():
+        found = diff(*map(read_graphs, options.files))
+        if options.output is not None:
+            found.save_html(options.output)
+    if options.json:
+        show_json(found.json())
+    else:
+        print(found)
     return 0
 
 

@@ -1,7 +1,7 @@
 """A graph as lines of text: one operation each, under the source line that it comes from."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -94,24 +94,24 @@ def _graph_lines(gm: GraphModule, labels: dict[Node, str], marks: dict[Node, Lin
         yield Line(f"  return {returned}")
 
 
-def expression(node: Node) -> str:
-    """What a node does, as text: `add(x, 1)`, `constant w`."""
+def expression(node: Node, name: Callable[[Node], str] = lambda node: node.name) -> str:
+    """What a node does, as text: `add(x, 1)`, `constant w`. `name` is what to call the nodes that it reads."""
     if node.op == "get_attr":
         return f"constant {node.target}"
     if node.op == "placeholder":
         return "input"
     if operator_name(node) == "getitem":
-        return f"{_argument(node.args[0])}[{_argument(node.args[1])}]"
-    arguments = [_argument(argument) for argument in node.args]
-    arguments += [f"{key}={_argument(value)}" for key, value in node.kwargs.items()]
+        return f"{_argument(node.args[0], name)}[{_argument(node.args[1], name)}]"
+    arguments = [_argument(argument, name) for argument in node.args]
+    arguments += [f"{key}={_argument(value, name)}" for key, value in node.kwargs.items()]
     return f"{operator_name(node)}({', '.join(arguments)})"
 
 
-def _argument(argument: Any) -> str:
+def _argument(argument: Any, name: Callable[[Node], str] = lambda node: node.name) -> str:
     if isinstance(argument, Node):
-        return argument.name
+        return name(argument)
     if isinstance(argument, (list, tuple)):
-        return "[" + ", ".join(map(_argument, argument)) + "]"
+        return "[" + ", ".join(_argument(entry, name) for entry in argument) + "]"
     if isinstance(argument, torch.dtype):
         return dtype_name(argument)
     if isinstance(argument, (torch.device, torch.layout, torch.memory_format)):

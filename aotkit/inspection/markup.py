@@ -19,15 +19,15 @@ _STYLES = {"recomputed": "background:rgba(255,165,0,.3)", "source": "opacity:.65
 
 def render_markdown(graphs: Graphs) -> str:
     """Markdown for GitHub and Jupyter: title, table of saved values, totals, both graphs as fenced text."""
-    parts = [f"**{_markdown(title(graphs))}**", _markdown(operation_count(graphs))]
+    parts = [f"**{markdown_text(title(graphs))}**", markdown_text(operation_count(graphs))]
     if graphs.backward is not None:
         rows = table_rows(graphs)
         if rows:
-            table = [COLUMNS, ("---", "---", "---:", "---", "---", "---"), *(map(_markdown, row) for row in rows)]
+            table = [COLUMNS, ("---", "---", "---:", "---", "---", "---"), *(map(markdown_text, row) for row in rows)]
             parts.append("\n".join(f"| {' | '.join(row)} |" for row in table))
-        parts.append("\n".join(f"- {_markdown(line)}" for line in totals(graphs)))
+        parts.append("\n".join(f"- {markdown_text(line)}" for line in totals(graphs)))
     if graphs.regions:
-        parts.append("\n".join(f"- {_markdown(line.strip())}" for line in region_lines(graphs)))
+        parts.append("\n".join(f"- {markdown_text(line.strip())}" for line in region_lines(graphs)))
     parts += [_fence(lines) for lines in (forward_lines(graphs), backward_lines(graphs)) if lines]
     return "\n\n".join(parts) + "\n"
 
@@ -49,7 +49,8 @@ def render_html(graphs: Graphs) -> str:
     return f'<div class="aotkit-graphs">{"".join(parts)}</div>'
 
 
-def _markdown(text: str) -> str:
+def markdown_text(text: str) -> str:
+    """`text` such that nothing in it is markup."""
     # An entity is never markup, neither of Markdown nor of the mathematics that Jupyter looks for first.
     return re.sub(r"[^\w\s.,:;=()/+-]|_", lambda match: f"&#{ord(match.group())};", text)
 

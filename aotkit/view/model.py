@@ -8,7 +8,8 @@ program, without the outputs.
 * `name`, `backend`, `partition`, `torch`: what was compiled, by whom, and torch's version.
 * `nodes`: for each
     * `graph`: "forward" or "backward"; `name`; `operator`, such as "mul"; `target`, such as "aten.mul.Tensor";
-      `expression`: with its arguments. All three are "" of an input. `inputs`: the nodes that it reads.
+      `expression`: with its arguments; `call`: the same with `%0`, `%1`, ... for the nodes that it reads. All four
+      are "" of an input. `inputs`: the nodes that it reads.
     * `class`: "matmul" (convolutions and attention, too), "pointwise", "reduction", "random", "view", "constant",
       "size" (a symbolic number), "input" or "other".
     * `role`: "input" (of forward), "saved" or "tangent" (inputs of backward), "recomputed" or "view again" (in
@@ -122,13 +123,14 @@ class _Described:
         reasons = divided.outside.get(node.name, ()) if divided else ()
         backends = divided.backends if divided else ()
         saved = self._saved.get(node)
-        is_input = node.op == "placeholder"
+        is_input, place = node.op == "placeholder", {read: f"%{i}" for i, read in enumerate(node.all_input_nodes)}
         return {
             "graph": graph,
             "name": node.name,
             "operator": "" if is_input else operator_name(node),
             "target": "" if is_input else str(node.target),
             "expression": "" if is_input else expression(node),
+            "call": "" if is_input else expression(node, place.__getitem__),
             "class": class_of(node),
             "role": self._role(node, graph),
             "label": self._labels.get(saved.storage if saved else node.name, "") if is_input else "",

@@ -1,0 +1,6 @@
+"""What differs between two `Graphs`: two partitions, two backends, two versions of torch."""
+
+from aotkit.graph_diff.compare import diff
+from aotkit.graph_diff.result import Fused, Fusion, GraphDiff, Operation, Output, Pair, Saved
+
+__all__ = ["Fused", "Fusion", "GraphDiff", "Operation", "Output", "Pair", "Saved", "diff"]

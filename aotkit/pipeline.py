@@ -19,6 +19,7 @@ from aotkit.aot import (
     sparing_retained,
     sparse_nodes,
 )
+from aotkit.aot.effects import effect_tokens
 from aotkit.calls import Blame, Boxed, Product, boxed_call, checked_once, results_of
 from aotkit.errors import CompileError, TraceError
 from aotkit.inspection import credit_backward
@@ -94,6 +95,8 @@ class Pipeline:
         if num_outputs is None:  # no joint graph: inference
             self._refuse_sparse(gm)
             num_outputs = len(results_of(gm))
+        else:
+            num_outputs -= effect_tokens(gm)
         self.graphs = self._new_graphs(
             forward=copy_graph(gm), joint=self._joint, backward=self._backward, num_outputs=num_outputs,
             regions=self._regions,

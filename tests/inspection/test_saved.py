@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import aotkit
 from aotkit.inspection import recomputed, recomputed_views, saved_bytes, saved_values
 from aotkit.inspection.nodes import storages
 from aotkit.interfaces import Graphs
@@ -197,3 +198,11 @@ def test_inference_saves_nothing(graphs_of: GraphsOf) -> None:
     graphs = graphs_of(tutorial, *[torch.randn(4) for _ in range(4)])
     assert graphs.backward is None
     assert saved_values(graphs) == recomputed(graphs) == recomputed_views(graphs) == []
+
+
+def test_tokens_that_order_effects_are_no_outputs() -> None:
+    """`torch.linalg.solve` raises for singular matrices, which is an effect."""
+    a, b = torch.eye(3, requires_grad=True), torch.ones(3)
+    graphs = aotkit.extract(torch.linalg.solve, a, b)
+    assert graphs.num_outputs == 1
+    assert len(saved_values(graphs)) == len(graphs.forward.graph.output_node().args[0]) - 1

@@ -32,6 +32,7 @@ from aotkit.aot.isa import remembered_probes
 from aotkit.aot.padding import share_padded
 from aotkit.aot.provenance import NOTING, kernels_of, noting_origins, with_launches
 from aotkit.aot.tensors import tensor_guard
+from aotkit.aot.views import share_viewed_memory
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
@@ -136,6 +137,7 @@ def fold_and_fuse(gm: GraphModule, inputs: Any) -> None:
     with config.patch(RANDOM | NOTING), V.set_fake_mode(fake_mode):
         joint_graph_passes(gm)
     share_padded(gm)
+    share_viewed_memory(gm)
 
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:

@@ -13,6 +13,8 @@ from torch._subclasses import FakeTensorMode
 
 import aotkit
 from aotkit.aot.inductor import is_large_on_gpu
+from aotkit.inspection import saved_values
+from tests.view.models import Attention
 
 
 @pytest.mark.parametrize("partition", aotkit.list_partitioners())
@@ -74,6 +76,17 @@ def test_attention_spelled_out_is_recognised_before_the_cut():
     graphs = aotkit.compile(attention, backend="inductor").graphs(*inputs)
     operators = {str(n.target) for n in graphs.forward.graph.nodes if n.op == "call_function"}
     assert any("scaled_dot_product" in name for name in operators), operators
+
+
+def test_parts_of_one_projection_are_one_memory():
+    """Also where Inductor has put attention in the place of what was spelled out."""
+    model, x = Attention(32, 2), torch.randn(2, 16, 32, requires_grad=True)
+    graphs = aotkit.extract(lambda x: model(x).square().mean(), x, backend="inductor")
+    (attention,) = [n for n in graphs.forward.graph.nodes if n.name.startswith("_scaled_dot_product")]
+    saved = {value.name: value for value in saved_values(graphs)}
+    queries, keys, values = (saved[node.name] for node in attention.all_input_nodes)
+    assert queries.storage == keys.storage == values.storage
+    assert queries.nbytes == keys.nbytes == values.nbytes == 3 * x.nbytes
 
 
 def sums(a, b, c, d):

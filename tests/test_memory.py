@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -121,8 +122,13 @@ BODIES = {
 OPTIONS = {"checked": {}, "unchecked": {"check": False}, "dynamic": {"dynamic": True}, "dynamo": {"capture": "dynamo"}}
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("body", BODIES)
+PAIRS = list(itertools.product(BODIES, OPTIONS))
+QUICK = [pair for pair in PAIRS if pair[0] == "plain" or pair[1] in ("checked", "dynamo")]
+
+
+@pytest.mark.parametrize(
+    ("body", "options"), [*QUICK, *(pytest.param(*p, marks=pytest.mark.sweep) for p in PAIRS if p not in QUICK)]
+)
 @pytest.mark.parametrize("use", USES)
 def test_calls_leave_nothing_behind(use, body, options, device):
     call = use(aotkit.compile(BODIES[body], backend="nop", **OPTIONS[options]), device)
@@ -214,7 +220,7 @@ print((peak() - before) / eager)
     ("backend", "model", "most"),
     [
         ("nop", "certain", 4),
-        ("inductor", "certain", 4),
+        pytest.param("inductor", "certain", 4, marks=pytest.mark.sweep),
         pytest.param("inductor", "doubtful", 5.5, marks=pytest.mark.sweep),
     ],
 )

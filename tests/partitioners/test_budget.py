@@ -1,5 +1,6 @@
 """`nx_min_cut.budget`: a limit for saved bytes that is kept, used, and right in every gradient."""
 
+import itertools
 import logging
 import re
 
@@ -83,8 +84,13 @@ def fastest():
     return saved(compiled(nx_min_cut.budget(1.0, WITHOUT_LAUNCH), check=False))
 
 
-@pytest.mark.parametrize("random", ["shared", "torch"])
-@pytest.mark.parametrize("fraction", [0.5, 0.2, *(pytest.param(f, marks=pytest.mark.sweep) for f in (1.0, 0.8, 0.3))])
+BUDGETS = list(itertools.product((1.0, 0.8, 0.5, 0.3, 0.2), ("shared", "torch")))
+QUICK = [(0.5, "torch"), (0.2, "shared")]
+
+
+@pytest.mark.parametrize(
+    ("fraction", "random"), [*QUICK, *(pytest.param(*b, marks=pytest.mark.sweep) for b in BUDGETS if b not in QUICK)]
+)
 def test_gradients_are_those_of_the_default_partition_bit_for_bit(fraction, random):
     reference = gradients(compiled("default", random=random, check=False), X)
     within = nx_min_cut.budget(fraction, WITHOUT_LAUNCH)

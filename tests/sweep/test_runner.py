@@ -41,6 +41,7 @@ def failures(results):
     return {r.case: [(f.sample, f.error, f.message) for f in r.failures] for r in results}
 
 
+@pytest.mark.sweep
 def test_a_crash_or_a_timeout_costs_one_sample():
     found = failures(runner.run([SLOW, CRASHING, GOOD]))
     assert found == {

@@ -13,12 +13,18 @@ import torch
 from torch.fx import GraphModule, Node
 
 aten = torch.ops.aten
+PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
 
 
 def share_padded(gm: GraphModule) -> None:
-    """Pad a value once where it is padded by as much under several permutations of its dimensions, in place."""
+    """Pad a value once where it is padded by as much under several permutations of its dimensions, in place.
+
+    Only for matrix products: what the function returns has strides and memory of its own.
+    """
     alike = defaultdict[Any, list[Node]](list)
     for pad in gm.graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default):
+        if not _is_for_products(pad):
+            continue
         source, order = _unpermuted(pad.args[0])
         filling = pad.args[2] if len(pad.args) > 2 else 0
         before = [(0, 0)] * len(order)
@@ -49,6 +55,13 @@ def _share(
             is_same = order == sorted(order)
             pad.replace_all_uses_with(padded if is_same else added(aten.permute.default, padded, order))
         gm.graph.erase_node(pad)
+
+
+def _is_for_products(node: Node) -> bool:
+    """Whether only matrix products read a node, or permutations of it."""
+    permutations = [user for user in node.users if user.target is aten.permute.default]
+    others = node.users.keys() - permutations
+    return all(user.target in PRODUCTS for user in others) and all(map(_is_for_products, permutations))
 
 
 def _unpermuted(node: Any) -> tuple[Node, list[int]]:

@@ -24,12 +24,14 @@ def padded(gm):
 
 def a_value_and_its_transpose(x):
     y = x.exp()
-    return pad(y.t(), (0, 0, 0, 3)), pad(y, (0, 3)).sum(1)
+    return pad(y.t(), (0, 0, 0, 3)) @ x, pad(y, (0, 3)) @ x.new_ones(8, 2)
 
 
 def three_dimensions(x):
     y = x.reshape(4, 5, 2)
-    return pad(y.permute(2, 0, 1), (1, 2)), pad(y, (0, 0, 1, 2)), pad(y.permute(1, -1, 0), (0, 0, 0, 0, 1, 2))
+    first, second = pad(y.permute(1, 0, 2), (0, 0, 1, 2)), pad(y, (0, 0, 0, 0, 1, 2))
+    third = pad(y.permute(-1, 0, 1), (0, 0, 1, 2))
+    return first.bmm(x.new_ones(5, 2, 3)), second.bmm(x.new_ones(7, 2, 3)), third.bmm(x.new_ones(2, 5, 3))
 
 
 @pytest.mark.parametrize("function", [a_value_and_its_transpose, three_dimensions])
@@ -56,7 +58,8 @@ def test_what_is_padded_alike_is_padded_once(function):
 )
 def test_what_is_padded_otherwise_stays_apart(other):
     def function(x):
-        return pad(x, (0, 3)), other(x)
+        padded = other(x)
+        return pad(x, (0, 3)) @ x.new_ones(8, 2), padded @ x.new_ones(padded.shape[1], 2)
 
     x = torch.randn(8, 5)
     gm = graph_of(function, x)
@@ -64,6 +67,13 @@ def test_what_is_padded_otherwise_stays_apart(other):
     gm.recompile()
     assert len(padded(gm)) == 2
     torch.testing.assert_close(tuple(gm(x)), function(x), rtol=0, atol=0)
+
+
+def test_what_is_returned_has_its_own_memory():
+    def function(x):
+        return pad(x, (0, 3)), pad(x.t(), (0, 0, 0, 3)), pad(2 * x, (0, 3)), pad((2 * x).t(), (0, 0, 0, 3)).unsqueeze(0)
+
+    assert aotkit.check(function, torch.randn(8, 5, requires_grad=True), backend="inductor").passed
 
 
 def test_inductor_runs_it():

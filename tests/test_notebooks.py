@@ -45,6 +45,7 @@ SHOWN = {
         "nx_min_cut                   1024 KiB saved, again: gelu",
         "nx_min_cut.budget('512 KiB')    0 KiB saved, again: mm, gelu",
         "mm               1024 KiB  expensive: matrix product, 67.1 MFLOP",
+        "saved only in A: 1 storage, 1.0 MiB",
         "1024 KiB  ",
         "nop       backward   6 kernels, the largest of 1 operations",
         "inductor  forward    3 kernels, the largest of 5 operations",

@@ -12,6 +12,7 @@ from aotkit.aot import (
     copy_graph,
     copy_saved_mutated_inputs,
     donated_inputs,
+    effect_tokens,
     gradient_uses,
     outside_fake_mode,
     promise_strides,
@@ -19,7 +20,6 @@ from aotkit.aot import (
     sparing_retained,
     sparse_nodes,
 )
-from aotkit.aot.effects import effect_tokens
 from aotkit.calls import Blame, Boxed, Product, boxed_call, checked_once, results_of
 from aotkit.errors import CompileError, TraceError
 from aotkit.inspection import credit_backward

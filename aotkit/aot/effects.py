@@ -1,7 +1,6 @@
 """Operators that do more than compute tensors from tensors."""
 
-import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from aotkit.aot.partition import is_random
 
@@ -19,8 +18,3 @@ def keeps_order(node: Node) -> bool:
     """
     own = getattr(node.target, "namespace", "aten") in ("aten", "prims")
     return not own or is_random(node) or node.is_impure(impure_random=False)
-
-
-def effect_tokens(gm: GraphModule) -> int:
-    """How many tokens, which order effects, a graph makes itself: in the joint graph they are inputs and outputs."""
-    return len(gm.graph.find_nodes(op="call_function", target=torch.ops.prims._make_token.default))

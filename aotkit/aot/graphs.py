@@ -42,6 +42,11 @@ def copy_graph(gm: GraphModule) -> GraphModule:
     return GraphModule(gm, graph)
 
 
+def effect_tokens(gm: GraphModule) -> int:
+    """How many tokens, which order effects, a graph makes itself: in the joint graph they are inputs and outputs."""
+    return len(gm.graph.find_nodes(op="call_function", target=torch.ops.prims._make_token.default))
+
+
 def is_traced(value: Any) -> bool:
     """Whether a value inside a traced function is one that the graph computes."""
     from torch._subclasses.functional_tensor import FunctionalTensor

@@ -123,7 +123,7 @@ OPTIONS = {"checked": {}, "unchecked": {"check": False}, "dynamic": {"dynamic": 
 
 
 PAIRS = list(itertools.product(BODIES, OPTIONS))
-QUICK = [pair for pair in PAIRS if pair[0] == "plain" or pair[1] in ("checked", "dynamo")]
+QUICK = [pair for pair in PAIRS if pair[0] == "plain" or pair[1] == "checked"]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ print((peak() - before) / eager)
 @pytest.mark.parametrize(
     ("backend", "model", "most"),
     [
-        ("nop", "certain", 4),
+        pytest.param("nop", "certain", 4, marks=pytest.mark.sweep),
         pytest.param("inductor", "certain", 4, marks=pytest.mark.sweep),
         pytest.param("inductor", "doubtful", 5.5, marks=pytest.mark.sweep),
     ],

@@ -265,8 +265,8 @@ class Block(nn.Module):
         return x + self.dropout(self.down(F.gelu(self.up(self.norm2(x)))))
 
 
-LAYERS = [("nop", p) for p in aotkit.list_partitioners()] + [("inductor", "min_cut")]
-SLOW_LAYERS = [("inductor", p) for p in aotkit.list_partitioners() if p != "min_cut"]
+LAYERS = [("nop", p) for p in aotkit.list_partitioners()]
+SLOW_LAYERS = [("inductor", p) for p in aotkit.list_partitioners()]
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_the_budget_is_used(fastest, fraction):
     assert fraction * fastest - LARGEST_VALUE < found <= fraction * fastest
 
 
-@pytest.mark.parametrize("backend", ["nop", "inductor"])
+@pytest.mark.parametrize("backend", ["nop", pytest.param("inductor", marks=pytest.mark.sweep)])
 def test_the_check_passes(backend):
     assert aotkit.check(Network(blocks=2), X, backend=backend, partition=nx_min_cut.budget(0.5, WITHOUT_LAUNCH)).passed
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aotkit.errors import TraceError
 from aotkit.inspection import kernels as views
-from aotkit.inspection.source import printable
+from aotkit.printable import printable
 
 if TYPE_CHECKING:
     from aotkit.launched import Kernels

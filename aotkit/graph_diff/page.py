@@ -7,7 +7,7 @@ from typing import Any
 from aotkit.graph_diff.markup import render_html
 from aotkit.graph_diff.report import Row, headings, sections
 from aotkit.graph_diff.result import GraphDiff
-from aotkit.inspection.source import printable
+from aotkit.printable import printable
 from aotkit.view.page import Program, output, packaged, page, viewer
 
 

@@ -8,7 +8,7 @@ from aotkit.graph_diff.result import Fused, GraphDiff, Operation, Pair, Saved, i
 from aotkit.inspection.costs import total_cost
 from aotkit.inspection.kernels import operators
 from aotkit.inspection.nodes import bytes_name
-from aotkit.inspection.source import printable
+from aotkit.printable import printable
 
 T = TypeVar("T", Operation, Saved)
 TOTALS = {

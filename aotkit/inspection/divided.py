@@ -2,8 +2,8 @@
 
 from collections import Counter, defaultdict
 
-from aotkit.inspection.source import printable
 from aotkit.interfaces import Graphs, Regions
+from aotkit.printable import printable
 
 
 def region_lines(graphs: Graphs) -> list[str]:

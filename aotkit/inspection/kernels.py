@@ -9,7 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from aotkit.inspection.nodes import bytes_name, seconds_name
-from aotkit.inspection.source import printable
+from aotkit.printable import printable
 
 if TYPE_CHECKING:
     from aotkit.launched import Kernels, Launched

@@ -12,8 +12,9 @@ from torch.fx import GraphModule, Node
 from aotkit.inspection.costs import recomputation_costs
 from aotkit.inspection.nodes import dtype_name, operator_name, output_nodes, type_name
 from aotkit.inspection.saved import SavedValue, recomputed_views, saved_placeholders
-from aotkit.inspection.source import printable, source_line
+from aotkit.inspection.source import source_line
 from aotkit.interfaces import Graphs
+from aotkit.printable import printable
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from aotkit.inspection.nodes import (
     storage_of,
     storages,
 )
-from aotkit.inspection.source import SourceLine, printable, source_line
+from aotkit.inspection.source import SourceLine, source_line
 from aotkit.interfaces import Graphs
+from aotkit.printable import printable
 
 MOST_READERS = 2
 

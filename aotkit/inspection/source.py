@@ -19,6 +19,7 @@ from torch.fx import traceback as fx_traceback
 from torch.overrides import TorchFunctionMode
 
 from aotkit.inspection.modules import ModuleNames
+from aotkit.printable import printable
 
 _TORCH = os.path.dirname(torch.__file__)
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -49,11 +50,6 @@ class SourceLine:
         # A notebook's cell is a file of a meaningless name.
         cell = "ipykernel" in self.file or self.file.startswith("<ipython")
         return f"{'cell' if cell else os.path.basename(self.file)}:{self.line}"
-
-
-def printable(text: str) -> str:
-    """`text` without line breaks and control characters, which could move the cursor or forge lines."""
-    return "".join(c if c.isprintable() else " " for c in text)
 
 
 @lru_cache(maxsize=4096)

@@ -10,9 +10,9 @@ from aotkit.inspection.divided import region_lines
 from aotkit.inspection.lines import Line, backward_lines, forward_lines, input_labels, value_label
 from aotkit.inspection.nodes import bytes_name, is_operation, size_hint, tensor_type_name
 from aotkit.inspection.saved import SavedValue, recomputed_views, saved_values, storage_bytes
-from aotkit.inspection.source import printable
 from aotkit.inspection.terminal import Paint, fitted, has_colours, painted, plain, terminal_width
 from aotkit.interfaces import Graphs
+from aotkit.printable import printable
 
 _GAP = " | "
 _NARROWEST_COLUMN = 58

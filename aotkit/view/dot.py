@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from aotkit.view.drawing import GRAPHS, colours, edges, label, visible
+from aotkit.printable import printable
+from aotkit.view.drawing import GRAPHS, colours, edges, label
 
 
 def render_dot(data: Mapping[str, Any]) -> str:
@@ -39,5 +40,5 @@ def _fill(colour: str | None) -> str:
 
 def _quoted(*lines: str) -> str:
     """A label. Backslashes begin sequences such as \\N there, and ampersands entities of HTML."""
-    texts = [visible(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines if line]
+    texts = [printable(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines if line]
     return '"' + "\\n".join(texts) + '"'

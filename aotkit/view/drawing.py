@@ -45,8 +45,3 @@ def _colour(node: Mapping[str, Any], is_activation: bool) -> str | None:
     if node["role"] in ("recomputed", "view again"):
         return RECOMPUTED_COLOUR
     return None if node["operator"] else INPUT_COLOUR
-
-
-def visible(text: str) -> str:
-    """Text in one line, without characters that nobody sees."""
-    return "".join(c if c.isprintable() else " " for c in text)

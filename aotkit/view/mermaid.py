@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from aotkit.view.drawing import GRAPHS, RECOMPUTED_COLOUR, SAVED_COLOUR, colours, edges, label, visible
+from aotkit.printable import printable
+from aotkit.view.drawing import GRAPHS, RECOMPUTED_COLOUR, SAVED_COLOUR, colours, edges, label
 
 # What can be read. Mermaid itself refuses more than 500 edges (`maxEdges`) or 50,000 characters (`maxTextSize`).
 MOST_NODES, MOST_EDGES, MOST_CHARACTERS = 100, 500, 50_000
@@ -45,5 +46,5 @@ def _require(what: str, number: int, most: int, data: Mapping[str, Any]) -> None
 
 def _quoted(*lines: str) -> str:
     """A label: whatever could be markup, of Mermaid, Markdown or HTML, is an entity, which Mermaid writes `#60;`."""
-    texts = (re.sub("[^A-Za-z0-9 ,]", lambda c: f"#{ord(c.group())};", visible(line)) for line in lines if line)
+    texts = (re.sub("[^A-Za-z0-9 ,]", lambda c: f"#{ord(c.group())};", printable(line)) for line in lines if line)
     return f'"{"<br/>".join(texts)}"'

@@ -52,8 +52,9 @@ from aotkit.inspection.lines import expression, input_labels
 from aotkit.inspection.modules import module_path, module_stack
 from aotkit.inspection.nodes import dtype_name, operator_name, output_nodes, size_hint, type_name
 from aotkit.inspection.saved import recomputed_views, saved_bytes, saved_placeholders, saved_values, storage_bytes
-from aotkit.inspection.source import SourceLine, printable, source_line
+from aotkit.inspection.source import SourceLine, source_line
 from aotkit.interfaces import Graphs
+from aotkit.printable import printable
 from aotkit.view.classes import class_of
 from aotkit.view.lifetimes import Lifetimes, lifetimes
 from aotkit.view.reading import SCHEMA

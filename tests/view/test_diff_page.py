@@ -1,48 +1,23 @@
 """The page of a diff in a browser: its rows show what they are about in both graphs, and nothing of the user's runs."""
 
 import dataclasses
-import tempfile
 
 import pytest
 
 import aotkit
-from tests.view.browser import Browser, executable
+from tests.view.browser import executable
 from tests.view.models import MODELS, tutorial_loss
 
 pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium on this machine")
 HOSTILE = "</script><img src=x onerror='window.ran=1'><script>window.ran=1</script>{{1}}"
 HELPERS = """
-    const root = document.querySelector("[id^=aotkit]").shadowRoot;
     const graphs = (side) => root.querySelectorAll(".graphs")[side].shadowRoot;
     const chosen = (side) =>
         [...graphs(side).querySelectorAll(".node.chosen")].map((node) => Number(node.dataset.node));
     const row = (title, text) => [...root.querySelectorAll("details")]
         .find((one) => one.querySelector("summary").textContent.startsWith(title))
         .querySelectorAll("tbody tr")[text];
-    const frame = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
 """
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        browser = Browser(folder)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def shown(browser, tmp_path):
-    """Show a diff, and return a function that runs JavaScript there; the page must be in order to the end."""
-
-    def show(diff):
-        diff.save_html(tmp_path / "x.html")
-        browser.open(tmp_path / "x.html")
-        return lambda script: browser.run(f"(async () => {{ {HELPERS} {script} }})()")
-
-    yield show
-    assert browser.problems() == []
-    assert browser.requests() == []
 
 
 @pytest.fixture(scope="module")

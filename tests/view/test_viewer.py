@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import tempfile
 from xml.etree import ElementTree
 
 import pytest
@@ -11,15 +10,13 @@ from torch import nn
 
 import aotkit
 from aotkit import Graphs
-from tests.view.browser import Browser, executable
+from tests.view.browser import executable
 from tests.view.models import MODELS, Transformer, tutorial_loss
 
 pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium on this machine")
 HELPERS = """
-    const root = document.querySelector("[id^=aotkit]").shadowRoot;
     const all = (selector) => [...root.querySelectorAll(selector)];
     const button = (text) => all("button").find((b) => b.textContent === text);
-    const frame = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
 """
 SAVE = """
     const blobs = [], make = URL.createObjectURL;
@@ -28,28 +25,6 @@ SAVE = """
 HOSTILE = (
     "</script><img src=x onerror='window.ran=1'><script>window.ran=1</script>\"'><svg onload=\"window.ran=1\">{{1}}"
 )
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        browser = Browser(folder)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def shown(browser, tmp_path):
-    """Show graphs, and return a function that runs JavaScript there; the page must be in order to the end."""
-
-    def show(graphs):
-        graphs.save_html(tmp_path / "x.html")
-        browser.open(tmp_path / "x.html")
-        return lambda script: browser.run(f"(async () => {{ {HELPERS} {script} }})()")
-
-    yield show
-    assert browser.problems() == []
-    assert browser.requests() == []
 
 
 @pytest.fixture(scope="module")

@@ -59,10 +59,7 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
         "--partitions", default="eager,min_cut,nx_min_cut,* ?.?", metavar="NAME[,NAME...]",
         help="rows, such as 'eager,torch.compile *,nx_min_cut peak 0.43'; default: budgets in steps of 0.1",
     )  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=30.0, help="of timing for each model; default: 30")
-    parser.add_argument("--join", nargs="+", metavar="FILE", help="instead, show together what --json printed before")
-    parser.add_argument("--plot", metavar="FILE", help="draw time against memory, too; needs matplotlib")
-    add_json(parser)
+    _add_measuring(parser, 30.0, "model", "time against memory")
     parser.set_defaults(run=_memory)
 
 
@@ -77,11 +74,23 @@ def _add_patterns(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtypes", metavar="NAME[,NAME...]", help="of float16, float32, bfloat16")
     parser.add_argument("--passes", default="*", metavar="NAME[,NAME...]", help="FW, FW+BW; default: both")
     parser.add_argument("--variants", default="*", metavar="NAME[,NAME...]", help="* and ? match; default: all")
-    parser.add_argument("--seconds", type=float, default=0.3, help="of timing for each cell; default: 0.3")
-    parser.add_argument("--join", nargs="+", metavar="FILE", help="instead, show together what --json printed before")
-    parser.add_argument("--plot", metavar="FILE", help="draw speed-ups over eager, too; needs matplotlib")
-    add_json(parser)
+    _add_measuring(parser, 0.3, "cell", "speed-ups over eager")
     parser.set_defaults(run=_patterns)
+
+
+def _add_measuring(parser: argparse.ArgumentParser, seconds: float, each: str, drawn: str) -> None:
+    """The options that `_joined_or_measured` reads.
+
+    Args:
+        seconds: of timing `each`, by default.
+        drawn: what the plot shows.
+    """
+    parser.add_argument(
+        "--seconds", type=float, default=seconds, help=f"of timing for each {each}; default: {seconds:g}"
+    )
+    parser.add_argument("--join", nargs="+", metavar="FILE", help="instead, show together what --json printed before")
+    parser.add_argument("--plot", metavar="FILE", help=f"draw {drawn}, too; needs matplotlib")
+    add_json(parser)
 
 
 def _overhead(options: argparse.Namespace) -> int:

@@ -12,10 +12,17 @@ from aotkit.aot.padding import share_padded
 aten = torch.ops.aten
 
 
-def graph_of(function, *inputs):
-    """As Inductor leaves it: without views that are permutations by another name."""
+def sharing(function, x):
+    """The function's graph after `share_padded`; it still computes the same.
+
+    It is as Inductor leaves graphs: without views that are permutations by another name.
+    """
     table = {aten.t.default: lambda x: aten.permute.default(x, [1, 0])}
-    return make_fx(function, decomposition_table=table, tracing_mode="fake")(*inputs)
+    gm = make_fx(function, decomposition_table=table, tracing_mode="fake")(x)
+    share_padded(gm)
+    gm.recompile()
+    torch.testing.assert_close(tuple(gm(x)), function(x), rtol=0, atol=0)
+    return gm
 
 
 def padded(gm):
@@ -37,11 +44,8 @@ def three_dimensions(x):
 @pytest.mark.parametrize("function", [a_value_and_its_transpose, three_dimensions])
 def test_what_is_padded_alike_is_padded_once(function):
     x = torch.randn(8, 5)
-    gm = graph_of(function, x)
-    share_padded(gm)
-    gm.recompile()
+    gm = sharing(function, x)
     assert len(padded(gm)) == 1
-    torch.testing.assert_close(tuple(gm(x)), function(x), rtol=0, atol=0)
     expected = tree_map(lambda t: t.shape, list(function(x)))
     assert [node.meta["val"].shape for node in gm.graph.output_node().args[0]] == expected
 
@@ -61,12 +65,7 @@ def test_what_is_padded_otherwise_stays_apart(other):
         padded = other(x)
         return pad(x, (0, 3)) @ x.new_ones(8, 2), padded @ x.new_ones(padded.shape[1], 2)
 
-    x = torch.randn(8, 5)
-    gm = graph_of(function, x)
-    share_padded(gm)
-    gm.recompile()
-    assert len(padded(gm)) == 2
-    torch.testing.assert_close(tuple(gm(x)), function(x), rtol=0, atol=0)
+    assert len(padded(sharing(function, torch.randn(8, 5)))) == 2
 
 
 def test_what_is_returned_has_its_own_memory():

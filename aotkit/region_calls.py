@@ -44,8 +44,12 @@ def _is_subgraph(node: Node) -> bool:
     return node.op == "get_attr" and isinstance(getattr(node.graph.owning_module, str(node.target), None), GraphModule)
 
 
-def subgraph(gm: GraphModule, nodes: Iterable[Node], inputs: Sequence[Node], outputs: Sequence[Node]) -> GraphModule:
-    """A graph of these nodes, with their names and notes. Graphs that they call come with them."""
+def subgraph(gm: GraphModule, nodes: Iterable[Node], inputs: Sequence[Node], outputs: Sequence[Any]) -> GraphModule:
+    """A graph of these nodes, with their names and notes. Graphs that they call come with them.
+
+    Args:
+        outputs: nodes, and constants such as None, which it returns as they are.
+    """
     graph, copies = Graph(), dict[Node, Node]()
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
@@ -54,7 +58,7 @@ def subgraph(gm: GraphModule, nodes: Iterable[Node], inputs: Sequence[Node], out
     called = {i for n in nodes for i in n.all_input_nodes if i not in copies and i not in nodes}
     for node in sorted(nodes | called):
         copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output(tuple(copies[n] for n in outputs))
+    graph.output(tuple(copies[n] if isinstance(n, Node) else n for n in outputs))
     return GraphModule(gm, graph)
 
 

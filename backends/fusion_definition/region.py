@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 
 from aotkit.aot import boxed
 from aotkit.backends.fusion_definition.draws import lift_numbers, shape_indices
@@ -16,6 +16,7 @@ from aotkit.backends.fusion_definition.shapes import VIEWS
 from aotkit.errors import CompileError
 from aotkit.interfaces import Kernel
 from aotkit.launches import Operators
+from aotkit.region_calls import subgraph
 
 MOST_LAYOUTS = 8
 _CUDA_KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\s*\(")
@@ -34,7 +35,7 @@ class Region:
     def __init__(self, nvfuser: Any, gm: GraphModule, fused: GraphModule, computed: list[Node]) -> None:
         inputs = gm.graph.find_nodes(op="placeholder")
         results: Sequence[Any] = gm.graph.output_node().args[0]  # type: ignore[assignment]
-        rest = subgraph(gm, [*computed, *inputs], results)
+        rest = _computing(gm, [*computed, *inputs], results)
         self._reads = _indices(inputs, fused)
         self._kept = _indices([*computed, *inputs], rest)
         self._rest, self._apart = boxed(rest), Operators(rest)
@@ -115,7 +116,7 @@ def compile_region(nvfuser: Any, gm: GraphModule, device_type: str) -> Callable[
     shape_indices(gm.graph)
     results = filter(None, map(_computed, gm.graph.output_node().all_input_nodes))
     computed = [n for n in dict.fromkeys(results) if n.meta["val"].device.type == device_type]
-    fused = subgraph(gm, inputs, computed)
+    fused = _computing(gm, inputs, computed)
     if not fused.graph.find_nodes(op="placeholder"):
         gm.recompile()
         return gm
@@ -133,22 +134,13 @@ def _is_part_of_view(node: Node) -> bool:
     return node.target is operator.getitem and node.args[0].target in VIEWS  # type: ignore[union-attr]
 
 
-def subgraph(gm: GraphModule, inputs: Sequence[Node], results: Sequence[Any]) -> GraphModule:
+def _computing(gm: GraphModule, inputs: Sequence[Node], results: Sequence[Any]) -> GraphModule:
     """The part of a graph that computes these results from these nodes; its inputs are those nodes that it reads."""
-    graph, copies = Graph(), dict[Node, Node]()
     needed, known = {r for r in results if isinstance(r, Node)}, set(inputs)
     for node in reversed(gm.graph.nodes):
         if node in needed and node not in known:
             needed.update(node.all_input_nodes)
-    for node in inputs:
-        if node in needed:
-            copies[node] = graph.placeholder(node.name)
-            copies[node].meta = dict(node.meta)
-    for node in gm.graph.nodes:
-        if node in needed and node not in copies:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output(tuple(copies[r] if isinstance(r, Node) else r for r in results))
-    return GraphModule(gm, graph)
+    return subgraph(gm, needed - known, [n for n in inputs if n in needed], results)
 
 
 def _indices(inputs: Sequence[Node], part: GraphModule) -> list[int]:

@@ -12,6 +12,8 @@ import torch
 from aotkit.launches import Around
 
 MOST_HIDDEN_SECONDS = 0.05  # of launching
+FLUSH_BYTES = 256 * 2**20  # more than the L2 cache of any GPU
+FLUSH_SECONDS = 5e-5  # no GPU is faster
 
 Run = Callable[[Around], Sequence[Any]]
 
@@ -63,30 +65,48 @@ class _CpuClock:
         return results, time.perf_counter() - start, spans
 
 
+class Flush:
+    """Overwrites the L2 cache of a GPU, which is busy with that meanwhile."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._memory = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
+
+    def __call__(self, seconds: float) -> None:
+        """Once, and then again for as many seconds or more: what is launched meanwhile waits, as in a queue."""
+        for _ in range(1 + math.ceil(seconds / FLUSH_SECONDS)):
+            self._memory.zero_()
+
+
+def events() -> tuple[Any, Any]:
+    """Two events, to record before and after what is timed on a GPU."""
+    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def seconds_between(start: Any, end: Any) -> float:
+    """The seconds from one event to another, both of which the GPU has reached."""
+    return float(start.elapsed_time(end)) / 1e3  # it counts milliseconds
+
+
 class _CudaClock:
     """Between events on the device, which is kept busy until everything has been launched."""
 
     def __init__(self, device: torch.device) -> None:
-        from aotkit.benchmark.timing import FLUSH_BYTES, FLUSH_SECONDS
-
         self._device = device
-        self._flush_seconds = FLUSH_SECONDS
-        self._flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
+        self._flush = Flush(device)
         self._launching = 0.0
 
     def measure(self, run: Run) -> tuple[Sequence[Any], float, dict[int, float]]:
         pairs: list[tuple[int, Any, Any]] = []
 
         def around(i: int) -> AbstractContextManager[None]:
-            start, end = self._events()
+            start, end = events()
             pairs.append((i, start, end))
             return _Span(start.record, end.record)
 
         with torch.cuda.device(self._device):
             torch.cuda.synchronize()
-            for _ in range(1 + math.ceil(min(self._launching, MOST_HIDDEN_SECONDS) / self._flush_seconds)):
-                self._flush.zero_()
-            start, end = self._events()
+            self._flush(min(self._launching, MOST_HIDDEN_SECONDS))
+            start, end = events()
             host = time.perf_counter()
             start.record()
             results = run(around)
@@ -95,8 +115,5 @@ class _CudaClock:
             torch.cuda.synchronize()
         spans: dict[int, float] = {}
         for i, first, last in pairs:
-            spans[i] = spans.get(i, 0.0) + first.elapsed_time(last) / 1e3  # it counts milliseconds
-        return results, start.elapsed_time(end) / 1e3, spans
-
-    def _events(self) -> tuple[Any, Any]:
-        return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            spans[i] = spans.get(i, 0.0) + seconds_between(first, last)
+        return results, seconds_between(start, end), spans

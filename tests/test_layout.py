@@ -17,6 +17,13 @@ ROOT = Path(__file__).resolve().parents[1]
 WALK = [(Path(folder).relative_to(ROOT), names) for folder, _, names in os.walk(ROOT / "aotkit", followlinks=True)]
 FILES = sorted(folder / name for folder, names in WALK for name in names if name.endswith(".py"))
 CORE = [f for f in FILES if f.parent == Path("aotkit")]
+# All but the two that call the benchmark for the user.
+BENCHMARKED = [
+    f
+    for f in FILES
+    if f.parent in (Path("aotkit"), Path("aotkit/aot"), Path("aotkit/inspection"))
+    and f.name not in ("api.py", "demo.py")
+]
 BACKENDS = [f for f in FILES if f.parent == Path("aotkit/backends")]
 # Parts of backends: no plug-ins themselves.
 BACKEND_FOLDERS = {f.parent.name for f in FILES if f.parent.parent == Path("aotkit/backends")}
@@ -97,6 +104,12 @@ def test_the_core_meets_plugins_and_heavy_packages_only_when_asked(path):
     banned = ["aotkit.backends", "aotkit.partitioners", "networkx", "torch._inductor", "IPython"]
     names = imported_names(run_on_import(parse(path)), path)
     assert_none([n for n in names if inside(n, banned)], "import it inside the function that needs it")
+
+
+@each(BENCHMARKED)
+def test_what_is_benchmarked_knows_no_benchmark(path):
+    names = imported_names(ast.walk(parse(path)), path)
+    assert_none([n for n in names if inside(n, ["aotkit.benchmark"])], "move what both need out of the benchmark")
 
 
 @each([f for f in FILES if f.parent != PRIVATE_NAMES_ALLOWED])

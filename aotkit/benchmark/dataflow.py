@@ -10,9 +10,9 @@ from torch.fx import GraphModule, Node
 from aotkit.aot import pytree
 from aotkit.aot.effects import changes_inputs
 from aotkit.aot.partition import flops
-from aotkit.benchmark.operator_costs import LOOKUPS, is_barrier
+from aotkit.benchmark.operator_costs import is_barrier
 from aotkit.inspection.memory import Memory, memories
-from aotkit.inspection.nodes import packet_name
+from aotkit.inspection.traffic import looks_up_in
 
 
 @dataclass(eq=False)
@@ -85,9 +85,9 @@ def dataflow(gm: GraphModule, given: Sequence[Sequence[Memory]] = ()) -> Dataflo
 
 def _reads(node: Node, known: Mapping[Node, Mapping[Hashable, Memory]]) -> dict[tuple[Hashable, Memory], int]:
     reads: dict[tuple[Hashable, Memory], int] = {}
-    for i, source in enumerate(node.all_input_nodes):
+    for source in node.all_input_nodes:
         part, nbytes = _part(source), tensor_bytes(source)
-        if i == 0 and packet_name(node) in LOOKUPS:
+        if looks_up_in(source, node):
             part, nbytes = node, min(nbytes, tensor_bytes(node))
         for memory in known[source].values():
             reads[part, memory] = nbytes

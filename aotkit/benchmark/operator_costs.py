@@ -1,4 +1,4 @@
-"""What kind of kernel an operator is to an estimate of time: whether it fuses, and what it reads."""
+"""What kind of kernel an operator is to an estimate of time: whether it fuses."""
 
 from torch.fx import Node
 
@@ -14,8 +14,6 @@ SCANS = "cumsum cumprod cummax cummin logcumsumexp"
 OTHERS = "upsample_bilinear2d upsample_bilinear2d_backward upsample_nearest2d_backward _embedding_bag \
     mkldnn_rnn_layer _cudnn_rnn _fft_r2c _fft_c2r _fft_c2c"
 BARRIERS = frozenset(" ".join([POOLING, SCATTERING, ORDERING, SCANS, OTHERS]).split())
-# Operators that read as many elements of their first input as they return, not all of it.
-LOOKUPS = frozenset({"embedding", "index", "_unsafe_index", "gather", "index_select", "take"})
 
 
 def is_barrier(node: Node, flops: int) -> bool:

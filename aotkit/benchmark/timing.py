@@ -5,7 +5,6 @@ round, which cancels what both suffered.
 """
 
 import gc
-import math
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -15,12 +14,12 @@ from typing import Any, TypeVar
 
 import torch
 
+from aotkit.stopwatch import Flush, events, seconds_between
+
 FEWEST_ROUNDS = 7
 MOST_ROUNDS = 1000
 WARM_UP_ROUNDS = 3
 WARM_UP_SHARE = 0.2  # of the time that measuring may take
-FLUSH_BYTES = 256 * 2**20  # more than the L2 cache of any GPU
-FLUSH_SECONDS = 5e-5  # no GPU is faster
 MOST_HIDDEN_SECONDS = 2e-3  # launching takes longer only where there is much to launch
 
 
@@ -176,7 +175,7 @@ class _CudaClock:
     """Each step runs twice: once for wall time, once between events, where the flush hides the launching."""
 
     def __init__(self) -> None:
-        self._flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
+        self._flush = Flush(torch.device("cuda"))
 
     def __call__(self, step: Step) -> Times:
         times: Times = {}
@@ -187,20 +186,19 @@ class _CudaClock:
             _timed(times, "backward", _finished(step.backward), result)
         del result
         step.prepare()
-        forward, result = self._events(times["forward"], step.forward)
+        forward, result = self._on_device(times["forward"], step.forward)
         marks = {"forward": forward}
         if step.backward is not None:
-            marks["backward"], _ = self._events(times["backward"], step.backward, result)
+            marks["backward"], _ = self._on_device(times["backward"], step.backward, result)
         torch.cuda.synchronize()
         for phase, (start, end) in marks.items():
-            times[phase]["device"] = start.elapsed_time(end) / 1e3  # it counts milliseconds
+            times[phase]["device"] = seconds_between(start, end)
         return times
 
-    def _events(self, clocks: dict[str, float], run: Callable[..., Any], *args: Any) -> tuple[tuple[Any, Any], Any]:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    def _on_device(self, clocks: dict[str, float], run: Callable[..., Any], *args: Any) -> tuple[tuple[Any, Any], Any]:
+        start, end = events()
         # Until the GPU comes to the start, everything is launched, unless that takes longer than it did before.
-        for _ in range(1 + math.ceil(min(clocks["wall"], MOST_HIDDEN_SECONDS) / FLUSH_SECONDS)):
-            self._flush.zero_()
+        self._flush(min(clocks["wall"], MOST_HIDDEN_SECONDS))
         start.record()
         result = run(*args)
         end.record()

@@ -10,6 +10,9 @@ from aotkit.aot.effects import changes_inputs
 from aotkit.inspection.costs import nbytes_of, tensors_of
 from aotkit.inspection.nodes import output_nodes, packet_name, producer, storages, sum_known
 
+# Operators that read as many elements of their first input as they return, not all of it.
+_LOOKUPS = frozenset({"embedding", "index", "_unsafe_index", "gather", "index_select", "take"})
+
 
 class Traffic(NamedTuple):
     """Bytes that a kernel reads and writes; None if a size depends on data."""
@@ -66,13 +69,16 @@ def _reads_no_values(node: Node) -> bool:
 
 def _read_of(node: Node, source: Node) -> int | None:
     """How much an operation reads of an input: of a table in which it looks things up no more than it finds."""
-    from aotkit.benchmark.operator_costs import LOOKUPS
-
     size = sum_known(map(nbytes_of, tensors_of(source)))
-    if packet_name(node) not in LOOKUPS or source is not node.all_input_nodes[0] or size is None:
+    if not looks_up_in(source, node) or size is None:
         return size
     found = sum_known(map(nbytes_of, tensors_of(node)))
     return None if found is None else min(size, found)
+
+
+def looks_up_in(source: Node, node: Node) -> bool:
+    """Whether an operation reads as many elements of one of its inputs as it returns, not all of it."""
+    return packet_name(node) in _LOOKUPS and source is node.all_input_nodes[0]
 
 
 def _bytes(sizes: Mapping[Node, int | None], roots: Mapping[Node, Node]) -> int | None:

@@ -14,7 +14,8 @@ saved or recomputed. The cheapest such choice is a minimum cut; `rematerializati
   values tagged to be saved by `torch.utils.checkpoint`; and everything that is not cheap, as bytes alone would
   recompute the whole forward pass from its inputs. Cheap are pointwise operators, casts, factories, reductions,
   normalisations and indexing. So matrix products, convolutions, attention, sorting, scattering, pooling and scans
-  always run once.
+  always run once. So do values much smaller than what is read to compute them again: the sum of each row; and than
+  what they are broadcast into, where a fused kernel would compute them for each element: the key of a dropout.
 * Values that the function recomputes with `torch.utils.checkpoint` are saved only if nothing else is possible.
 
 The backward graph is then reordered where that lowers its peak of memory (`rematerialization/order.py`).
@@ -30,13 +31,14 @@ from torch.fx import GraphModule, Node
 
 from aotkit.aot.partition import Sides, classify, default_partition, extract_forward_backward, is_symbol, simplify
 from aotkit.errors import BudgetError, CompileError
-from aotkit.inspection.nodes import bytes_name
+from aotkit.inspection.nodes import bytes_name, producer
 from aotkit.interfaces import Partitioner
 from aotkit.partitioners.rematerialization.blocks import solve
 from aotkit.partitioners.rematerialization.devices import Device, device_of
+from aotkit.partitioners.rematerialization.fusion import broadcast_bytes
 from aotkit.partitioners.rematerialization.lifetimes import lifetimes
 from aotkit.partitioners.rematerialization.limits import Limit, parse_limit
-from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
+from aotkit.partitioners.rematerialization.operators import is_cheap, is_free, is_pass
 from aotkit.partitioners.rematerialization.order import lower_peak
 from aotkit.partitioners.rematerialization.peak import fastest_below, paths_of, peak_of
 from aotkit.partitioners.rematerialization.problem import Impossible, Problem
@@ -47,6 +49,7 @@ from aotkit.partitioners.rematerialization.values import Values, bytes_of, value
 
 _log = logging.getLogger("aotkit")
 USED = 0.97  # of a budget; what leaves more unused is explained
+SMALL = 1 / 64  # of the memory of another value; as many of them as there are large ones take no more than 2 %
 
 
 def partition(
@@ -207,7 +210,7 @@ def fewest_bytes(values: Values) -> Problem:
     repeated_late = _runs_expensive_work_late(values)
     work: list[int | None] = []
     for i, node in enumerate(values.nodes):
-        is_little = is_cheap(node) or values.constant[i] or values.asked_for[i]
+        is_little = values.constant[i] or values.asked_for[i] or (is_cheap(node) and not _is_small(values, i))
         if values.repeatable[i] and (is_little or not values.in_forward[i]):
             # What the forward pass does not need itself is no work repeated, wherever it runs.
             work.append(_bytes_moved(node) if values.in_forward[i] else 0)
@@ -224,6 +227,16 @@ def fewest_bytes(values: Values) -> Problem:
             asked = everything if kept and values.asked_for[i] else 0
             save.append((kept + asked) * byte + is_symbol(node))
     return Problem(values.inputs, save, work, values.needed)
+
+
+def _is_small(values: Values, i: int) -> bool:
+    """Whether a value can be saved, and is much smaller than what recomputing it reads, or repeats it for."""
+    kept, node = values.kept[i], values.nodes[i]
+    if not kept:
+        return False
+    computed = producer(node)  # of a tuple that this is an item of
+    read = _bytes_moved(computed) if is_pass(computed) else 0
+    return kept <= SMALL * max(read, broadcast_bytes(node))
 
 
 def _runs_expensive_work_late(values: Values) -> list[bool]:

@@ -11,14 +11,14 @@ from torch.fx import Node
 from aotkit.aot.partition import Sides, flops
 from aotkit.inspection.nodes import producer
 from aotkit.partitioners.rematerialization.devices import Device
-from aotkit.partitioners.rematerialization.fusion import Fusion, fusion_of
+from aotkit.partitioners.rematerialization.fusion import Fusion, broadcast_bytes, fusion_of
 from aotkit.partitioners.rematerialization.operators import is_pass
 from aotkit.partitioners.rematerialization.problem import Problem
 from aotkit.partitioners.rematerialization.tradeoff import Tradeoff
 from aotkit.partitioners.rematerialization.values import Values, bytes_of
 
 UNIT = 1e-12  # seconds
-ARITHMETIC = 1e-3  # of a fused operator, as a share of the time to write its result
+ARITHMETIC = 1e-3  # of a fused operator, as a share of the time to write its result, or what it is broadcast into
 
 
 def tradeoff(values: Values, sides: Sides, device: Device) -> Tradeoff:
@@ -101,4 +101,5 @@ def _work(node: Node, fusion: Fusion, seconds: Mapping[Node, float], device: Dev
     read = sum(seconds[i] for i in node.all_input_nodes)
     if node in fusion.barriers:
         return max(flops(node) / device.flops, read + seconds[node]) + device.launch
-    return (read if is_pass(node) else 0.0) + ARITHMETIC * seconds[node]
+    written = max(seconds[node], broadcast_bytes(node) / device.bandwidth)
+    return (read if is_pass(node) else 0.0) + ARITHMETIC * written

@@ -112,6 +112,23 @@ def test_ties_are_broken_by_the_work_to_recompute(split):
     assert [node.name for node in graphs.saved] == ["abs_1"], graphs.saved
 
 
+def test_what_is_small_is_saved_rather_than_computed_for_each_element(split):
+    """The key of a dropout, two numbers, and the mean and deviation of each row: 2 of 512 bytes of a row."""
+    x, gain = torch.randn(32, 256, requires_grad=True), torch.randn(256, requires_grad=True)
+
+    def function(x: Tensor, gain: Tensor, seed: Tensor) -> Tensor:
+        key = (seed * 0x2545F4914F6CDD1D >> 33) ^ seed
+        kept = (torch.arange(x.numel()).view_as(x) * key) % 1000 > 100
+        return F.layer_norm(x * kept, (256,), gain)
+
+    graphs = split(partition, function, x, gain, torch.tensor(5))
+    rows, one = 2 * 32 * 4, 8
+    assert graphs.saved_bytes == rows + one, graphs.saved
+    again = {str(node.target) for node in graphs.backward.graph.nodes}
+    assert "aten.gt.Scalar" in again  # the mask is as large as x
+    assert not again & {"aten.native_layer_norm.default", "aten.var_mean.correction", "aten.rsqrt.default"}
+
+
 def test_a_dropout_mask_is_saved_and_no_copy_of_its_input(split):
     x, w = torch.randn(8, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True)
     graphs = split(partition, lambda x, w: F.dropout(x @ w), x, w)

@@ -10,6 +10,7 @@ from aotkit.inspection import kernels as views
 from aotkit.printable import printable
 
 if TYPE_CHECKING:
+    from aotkit.interfaces import Graphs
     from aotkit.launched import Kernels
 
 
@@ -44,6 +45,15 @@ class Explanation:
         if self._measure is None:
             raise TraceError(f"{self.subject} launches no kernels of its own: such a call runs eagerly: {self.eager}.")
         return self._measure()
+
+    @property
+    def graphs(self) -> "Graphs":
+        """The graphs that the call runs, which know the kernels, for the viewer, `Graphs.json()` and `aotkit.diff`.
+
+        Raises:
+            TraceError: as for `kernels`.
+        """
+        return self.kernels.graphs
 
     @property
     def way(self) -> str:

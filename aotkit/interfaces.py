@@ -167,6 +167,8 @@ class Graphs:
         num_outputs: how many outputs of `forward` are not saved values.
         input_names: one for each placeholder of `forward`: `x`, `layer.weight`, ...
         regions: "forward" and "backward" -> how that graph is divided, if it is.
+        kernels: "forward" and "backward" -> what that graph launches, in order; None where nobody has asked:
+            `CompiledFunction.explain(...).graphs` knows.
     """
 
     name: str
@@ -178,6 +180,7 @@ class Graphs:
     num_outputs: int = 0
     input_names: Sequence[str] = ()
     regions: Mapping[str, Regions] = field(default_factory=dict)
+    kernels: Mapping[str, Sequence[Kernel]] | None = None
 
     def __str__(self) -> str:
         from aotkit.inspection import render_text

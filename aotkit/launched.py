@@ -3,7 +3,7 @@
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -58,7 +58,7 @@ class Kernels:
     """All that a compiled function launches; `print` it.
 
     Attributes:
-        name: the function's.
+        graphs: what was compiled; it has the kernels, too, so that the viewer and `aotkit.diff` show them.
         kernels: in the order in which they run, forward first.
         left_out: "forward" and "backward" -> operation that no kernel computes -> why.
         seconds: "forward" and "backward" -> the median of a few runs of it all; empty if it could not be timed.
@@ -68,7 +68,7 @@ class Kernels:
         copying: bytes per second, read and written, of a copy on that device; None if nothing was timed.
     """
 
-    name: str
+    graphs: Graphs
     kernels: tuple[Launched, ...]
     left_out: Mapping[str, Mapping[str, str]]
     seconds: Mapping[str, float]
@@ -111,9 +111,12 @@ def kernels_of(graphs: Graphs, products: Mapping[str, Product], inputs: Sequence
         inside = _operations(product.graph, told)
         left_out[role] = _left_out(product.graph, inside)
         launched += _launched(role, product.graph, told, inside, times.kernels.get(role, {}), graphs.regions.get(role))
+    known = {
+        role: [replace(k.kernel, operations=k.operations) for k in launched if k.role == role] for role in products
+    }
     return Kernels(
-        graphs.name, tuple(launched), left_out, times.seconds, times.failure, times.made_up, str(times.device),
-        _copying(times),
+        replace(graphs, kernels=known), tuple(launched), left_out, times.seconds, times.failure, times.made_up,
+        str(times.device), _copying(times),
     )  # fmt: skip
 
 

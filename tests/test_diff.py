@@ -10,6 +10,7 @@ import torch
 
 import aotkit
 from aotkit import cli
+from aotkit.backends.inductor import compile_forward
 from aotkit.inspection import recomputed, saved_bytes
 from aotkit.inspection.text import operation_count
 from aotkit.testing.case import Inputs
@@ -261,6 +262,34 @@ def test_regions_that_are_not_the_same():
     assert not aotkit.diff(whole, whole).fusions
     (alone,) = aotkit.diff(of(f, torch.ones(3)), split).fusions
     assert (alone.a, len(alone.b)) == ((), 1)
+
+
+def test_kernels_that_are_not_the_same():
+    def f(x):
+        y = x @ x
+        return y.sin().exp(), y.cos()
+
+    x = torch.ones(4, 4)
+    less = aotkit.Backend(compile_forward, declines=lambda node: "no cos" if "cos" in str(node.target) else None)
+    whole, split = (aotkit.compile(f, backend=b, check=False).explain(x).graphs for b in ("inductor", less))
+    found = aotkit.diff(whole, split)
+    (fusion,) = found.kernels
+    names = [node["name"] for node in whole.json()["nodes"]]
+    assert [[names[i] for i in kernel.nodes] for kernel in fusion.a] == [["sin", "exp", "cos"]]
+    assert [[names[i] for i in kernel.nodes] for kernel in fusion.b] == [["sin", "exp"], ["cos"]]
+    assert "fused differently: 1 kernel of A, 2 kernels of B" in str(found)
+    assert re.search(r"forward +sin, exp, cos +sin, exp \| one by one: cos", str(found))
+    assert not found.identical
+    assert len(found.json()["kernels"]) == 1
+    assert aotkit.diff(whole, whole.json()).identical
+    assert "2 kernels" in str(found).splitlines()[0]
+    # Where one side has not asked for its kernels, or an older aotkit has written them, nothing is known of them.
+    data = split.json()
+    del data["kernels"]
+    for node in data["nodes"]:
+        del node["kernels"]
+    assert not aotkit.diff(whole, data).kernels
+    assert aotkit.diff(aotkit.extract(f, x, backend="inductor"), whole).identical
 
 
 def test_as_data_and_as_markdown(default, min_cut):

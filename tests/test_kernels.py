@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import aotkit
+from aotkit.benchmark.workloads import tutorial, tutorial_inputs
 from aotkit.inspection.nodes import packet_name
 from aotkit.launches import Operators, computes
 
@@ -78,11 +79,16 @@ def holds(kernels, graphs):
     return inside
 
 
-@pytest.fixture(scope="module")
-def fuses_on_cpu():
-    """NNC's interpreter instead of LLVM."""
+@pytest.fixture
+def nnc_on_cpu(monkeypatch):
+    """The backend with NNC's interpreter instead of LLVM."""
+    from aotkit.aot import torchscript
+    from aotkit.backends import nnc
+
+    for module in (nnc, torchscript):
+        monkeypatch.setattr(module, "nnc_fuses_on_cpu", lambda: True)
     torch._C._jit_set_te_must_use_llvm_cpu(False)
-    yield
+    yield aotkit.Backend(nnc.compile_graph, decompositions=nnc.default_decompositions)
     torch._C._jit_set_te_must_use_llvm_cpu(True)
 
 
@@ -136,13 +142,8 @@ def test_what_inductor_takes_from_its_cache_has_its_kernels():
     assert texts[0] == texts[1]
 
 
-def test_nnc_fuses_groups(fuses_on_cpu, monkeypatch):
-    from aotkit.aot import torchscript
-    from aotkit.backends import nnc
-
-    for module in (nnc, torchscript):
-        monkeypatch.setattr(module, "nnc_fuses_on_cpu", lambda: True)
-    backend = aotkit.Backend(nnc.compile_graph, decompositions=nnc.default_decompositions)
+def test_nnc_fuses_groups(nnc_on_cpu):
+    backend = nnc_on_cpu
     # Without LLVM, NNC interprets its kernels, in memory that threads share.
     compiled = aotkit.compile(lambda x: ((x * 2).sin() @ x).cos() * x, backend=backend, check=False)
     x = torch.randn(4, 4)
@@ -152,6 +153,37 @@ def test_nnc_fuses_groups(fuses_on_cpu, monkeypatch):
     assert "aten::cos" in last.kernel.code
     (alone,) = aotkit.compile(lambda x: (x * 2).sin(), backend=backend, check=False).explain(x).kernels.kernels
     assert alone.seconds > 0
+
+
+def in_kernels(data, graph):
+    """The operators in each kernel of a graph, by the JSON's lists of nodes; those of the nodes say the same."""
+    for i, node in enumerate(data["nodes"]):
+        assert node["kernels"] == [number for number, kernel in enumerate(data["kernels"]) if i in kernel["nodes"]]
+    kernels = [kernel for kernel in data["kernels"] if kernel["graph"] == graph]
+    return [[data["nodes"][i]["operator"] for i in kernel["nodes"]] for kernel in kernels]
+
+
+def test_graphs_have_the_kernels(nnc_on_cpu):
+    inputs = [x.detach().requires_grad_() for x in tutorial_inputs(4, 8)]
+    fused = ["add", "add", "add", "cos", "cos"]
+    found = {}
+    for name, backend in {"inductor": "inductor", "nnc": nnc_on_cpu, "nop": "nop"}.items():
+        compiled = aotkit.compile(tutorial, backend=backend, partition="min_cut", check=False)
+        assert compiled.graphs(*inputs).json()["kernels"] is None
+        assert not any(node["kernels"] for node in compiled.graphs(*inputs).json()["nodes"])
+        graphs = compiled.explain(*inputs).graphs
+        found[name] = data = graphs.json()
+        assert json.loads(json.dumps(data)) == data
+        assert in_kernels(data, "forward") == ([[operator] for operator in fused] if name == "nop" else [fused])
+        assert len(in_kernels(data, "backward")) == (7 if name == "nop" else 1)
+    names = {name: [kernel["name"] for kernel in data["kernels"]] for name, data in found.items()}
+    assert all("cpp_fused" in name for name in names["inductor"])
+    assert all(name.startswith("prim::TensorExprGroup") for name in names["nnc"])
+    assert [kernel["language"] for kernel in found["nop"]["kernels"]] == ["ATen"] * 12
+    # Two compilers that fuse the same, whatever they call it; and one that does not fuse.
+    assert not aotkit.diff(found["inductor"], found["nnc"]).kernels
+    changes = aotkit.diff(found["inductor"], found["nop"])
+    assert [(len(f.a), len(f.b), f.a[0].graph) for f in changes.kernels] == [(1, 5, "forward"), (1, 7, "backward")]
 
 
 def test_bytes_are_those_that_cross_the_edges():

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+from aotkit.graph_diff.groups import different_kernels, different_regions
 from aotkit.graph_diff.matching import Data, Type, is_operation, paired, types, values
-from aotkit.graph_diff.regions import different_fusions
 from aotkit.graph_diff.result import GraphDiff, Operation, Output, Pair
 from aotkit.graph_diff.storages import saved_storages, source_of
 from aotkit.inspection import Cost
@@ -34,6 +34,7 @@ def diff(a: Graphs | Mapping[str, Any], b: Graphs | Mapping[str, Any]) -> GraphD
     first = _paired(items, lambda item: item.is_operation and item.role not in AGAIN)
     again = _paired(items, lambda item: item.role in AGAIN)
     both = [(i, j) for i, j in (*inputs, *first, *again) if i and j]
+    same = [(i.node, j.node) for i, j in both]
 
     def described(pairs: Iterable[Match]) -> list[Pair[Operation]]:
         found = [Pair(_operation(data[0], i), _operation(data[1], j)) for i, j in pairs]
@@ -48,7 +49,8 @@ def diff(a: Graphs | Mapping[str, Any], b: Graphs | Mapping[str, Any]) -> GraphD
         only=described((i, j) for i, j in first if i is None or j is None),
         moved=described((i, j) for i, j in both if i.graph != j.graph),
         changed=described((i, j) for i, j in both if i.computes != j.computes),
-        fusions=different_fusions(*data, [(i.node, j.node) for i, j in both]),
+        fusions=different_regions(*data, same),
+        kernels=different_kernels(*data, same),
         inputs=described((i, j) for i, j in inputs if i is None or j is None),
         outputs=_outputs(data, numbers),
         values={"a": numbers[0], "b": numbers[1]},

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from aotkit.graph_diff.result import Fused, GraphDiff, Operation, Pair, Saved, is_kept_alike
+from aotkit.graph_diff.result import Fused, Fusion, GraphDiff, Operation, Pair, Saved, is_kept_alike
 from aotkit.inspection.costs import total_cost
 from aotkit.inspection.kernels import operators
 from aotkit.inspection.nodes import bytes_name
@@ -44,10 +44,11 @@ class Section:
 
 
 def headings(diff: GraphDiff) -> list[str]:
-    """`A  f: backend nop, partition default, torch 2.13.0`, and the same of B."""
+    """`A  f: backend nop, partition default, torch 2.13.0, 7 kernels`, and the same of B; kernels where known."""
     return [
         printable(
             f"{side}  {data['name']}: backend {data['backend']}, partition {data['partition']}, torch {data['torch']}"
+            + ("" if data.get("kernels") is None else f", {_count(len(data['kernels']), 'kernel')}")
         )
         for side, data in (("A", diff.a), ("B", diff.b))
     ]
@@ -60,7 +61,8 @@ def sections(diff: GraphDiff) -> list[Section]:
         *_saved(diff.saved),
         *_recomputed(diff.recomputed),
         *_operations(diff),
-        _fusions(diff),
+        _regions(diff),
+        _kernels(diff),
         _inputs(diff),
         _outputs(diff),
     ]
@@ -129,7 +131,7 @@ def _operations(diff: GraphDiff) -> Iterator[Section]:
     yield Section(title, ("in A", "in B", "line"), rows)
 
 
-def _fusions(diff: GraphDiff) -> Section:
+def _regions(diff: GraphDiff) -> Section:
     def regions(side: Sequence[Fused]) -> str:
         return ", ".join(f"{one.backend} {one.graph}: {_count(len(one.nodes), 'operation')}" for one in side)
 
@@ -137,16 +139,43 @@ def _fusions(diff: GraphDiff) -> Section:
         return operators([nodes[i]["operator"] for one in side for i in one.alone])
 
     rows = [
-        Row(
-            (regions(f.a), regions(f.b), alone(f.a, diff.a["nodes"]), alone(f.b, diff.b["nodes"])),
-            tuple(i for one in f.a for i in one.nodes),
-            tuple(i for one in f.b for i in one.nodes),
-        )
+        _group_row((regions(f.a), regions(f.b), alone(f.a, diff.a["nodes"]), alone(f.b, diff.b["nodes"])), f)
         for f in diff.fusions
     ]
-    a, b = sum(len(f.a) for f in diff.fusions), sum(len(f.b) for f in diff.fusions)
-    title = f"fused differently: {_count(a, 'region')} of A, {_count(b, 'region')} of B"
-    return Section(title, ("regions of A", "regions of B", "fused in A alone", "fused in B alone"), rows)
+    columns = ("regions of A", "regions of B", "fused in A alone", "fused in B alone")
+    return Section(_fused_differently(diff.fusions, "region"), columns, rows)
+
+
+def _kernels(diff: GraphDiff) -> Section:
+    def kernels(side: Sequence[Fused], nodes: Sequence[Any]) -> str:
+        """`add x3, cos | mm`: those of one operation are the last, together."""
+        named = [[nodes[i]["operator"] for i in one.nodes] for one in side]
+        fused = [operators(names) for names in named if len(names) > 1]
+        alone = operators([name for names in named if len(names) == 1 for name in names])
+        return " | ".join([*fused, *([f"one by one: {alone}"] if alone else [])])
+
+    rows = [
+        _group_row(
+            (
+                ", ".join(dict.fromkeys(one.graph for one in (*f.a, *f.b))),
+                kernels(f.a, diff.a["nodes"]),
+                kernels(f.b, diff.b["nodes"]),
+            ),
+            f,
+        )
+        for f in diff.kernels
+    ]
+    return Section(_fused_differently(diff.kernels, "kernel"), ("graph", "kernels of A", "kernels of B"), rows)
+
+
+def _fused_differently(fusions: Sequence[Fusion], noun: str) -> str:
+    a, b = sum(len(f.a) for f in fusions), sum(len(f.b) for f in fusions)
+    return f"fused differently: {_count(a, noun)} of A, {_count(b, noun)} of B"
+
+
+def _group_row(cells: tuple[str, ...], fusion: Fusion) -> Row:
+    a, b = (tuple(i for one in side for i in one.nodes) for side in (fusion.a, fusion.b))
+    return Row(cells, a, b)
 
 
 def _inputs(diff: GraphDiff) -> Section:

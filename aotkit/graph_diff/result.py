@@ -78,21 +78,25 @@ class Saved:
 
 @dataclass(frozen=True)
 class Fused:
-    """A region: operations that one backend compiles together.
+    """A region, of operations that one backend compiles together, or a kernel, of operations that run at once.
 
     Attributes:
-        alone: those of its nodes that are in no region on the other side, or are not there at all.
+        graph: "forward" or "backward".
+        backend: of a region; "" of a kernel.
+        kernel: its name; "" of a region.
+        alone: those of its nodes that are in no region, or no kernel, on the other side, or are not there at all.
     """
 
     graph: str
-    backend: str
     nodes: tuple[int, ...]
-    alone: tuple[int, ...]
+    alone: tuple[int, ...] = ()
+    backend: str = ""
+    kernel: str = ""
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """Regions of A and the regions of B that they share operations with, where they are not the same."""
+    """Regions, or kernels, of A and those of B that they share operations with, where they are not the same."""
 
     a: tuple[Fused, ...]
     b: tuple[Fused, ...]
@@ -124,6 +128,7 @@ class GraphDiff:
         changed: operations with other arguments or another type, and those that read what is computed otherwise;
             inputs of another type.
         fusions: regions that are not the same.
+        kernels: kernels that are not the same, where both sides know theirs and one of them has several operations.
         inputs: inputs of forward, and tangents, that only one side has.
         outputs: those that are not the same; saved values aside.
         values: "a" and "b" -> a number for each node. Nodes of equal numbers compute the same value, as far as can be
@@ -140,6 +145,7 @@ class GraphDiff:
     moved: Sequence[Pair[Operation]]
     changed: Sequence[Pair[Operation]]
     fusions: Sequence[Fusion]
+    kernels: Sequence[Fusion]
     inputs: Sequence[Pair[Operation]]
     outputs: Sequence[Output]
     values: Mapping[str, Sequence[int]]
@@ -148,12 +154,13 @@ class GraphDiff:
     def identical(self) -> bool:
         """Whether both compute the same, save the same and fuse the same, whatever their nodes are called.
 
+        Kernels count where both sides know theirs.
         Values of constant tensors are not in the data, nor are graphs inside of graphs: who holds equally many of a
         type passes.
         """
         both = all(pair.a and pair.b for pair in self.recomputed) and all(is_kept_alike(pair) for pair in self.saved)
         same_totals = all(a == b for a, b in self.totals.values())
-        found = (self.only, self.moved, self.changed, self.fusions, self.inputs, self.outputs)
+        found = (self.only, self.moved, self.changed, self.fusions, self.kernels, self.inputs, self.outputs)
         return both and same_totals and not any(found)
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
 """`Graphs` as plain data: what the viewer shows, and what other programs can read.
 
-Sizes are in bytes, times in seconds. Nodes, storages, sources and regions go by their index in the lists below. A
-node's index is also its step: the nodes of forward come first, then those of backward, each in the order of the
-program, without the outputs.
+Sizes are in bytes, times in seconds. Nodes, storages, sources, regions and kernels go by their index in the lists
+below, but for `nodes` of a region, which are names. A node's index is also its step: the nodes of forward come first,
+then those of backward, each in the order of the program, without the outputs.
 
 * `schema`: 1. Keys may be added to it; a change of meaning gets another number.
 * `name`, `backend`, `partition`, `torch`: what was compiled, by whom, and torch's version.
@@ -19,6 +19,8 @@ program, without the outputs.
     * `source`; `module`: path of the innermost module, "layers.0.linear", or "".
     * `region`: which one it is in, or None; `outside`: for each backend that takes parts of graphs, why it is in
       none. None and [] where the graph is not divided.
+    * `kernels`: those that compute it, several where they all do so for themselves. [] of inputs, of views, of what
+      nothing needs, and where kernels are not known.
     * `cost`: of what is recomputed, `nbytes` moved, `flops` and the partitioner's estimate of `seconds`, or None.
 * `modules`: path -> name of the class, for each module that is called.
 * `sources`: `file` (below the working directory, else its last two parts), `line`, `code`, `function` of the user's.
@@ -31,12 +33,16 @@ program, without the outputs.
   Inputs and constants do not count. It is the order and the memory of `nop`: fused kernels need less.
 * `outputs`: for "forward" and "backward", which nodes they return; saved values are not among them.
 * `regions`: `graph`, `backend`, `nodes`, and `failure`, if it runs as it is.
+* `kernels`: what the backend launches, in order: `graph`, `name`, `language`, `nodes`, `launches` on the device (None
+  if its compiler does not tell), and `why` it is not fused with others. None where kernels are not known: compiling
+  alone does not tell them, but the graphs of `explain` have them.
 * `totals`: `saved_bytes` (distinct storages of saved activations), `alive_bytes` (of all else that is saved),
   `recomputed` and `views_again` (numbers of nodes), `peak_bytes` (the most of `memory.live`).
 
 A size that depends on data is None, and counts as 0 in storages and totals.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePath
@@ -68,7 +74,8 @@ def as_json(graphs: Graphs) -> dict[str, Any]:
     index = {node: i for i, node in enumerate(alive.steps)}
     sources: dict[SourceLine, int] = {}
     regions = _regions(graphs)
-    described = _Described(graphs, alive, index, sources, regions)
+    kernels = _kernels(graphs, index)
+    described = _Described(graphs, alive, index, sources, regions, kernels or ())
     nodes = [described.node(node) for node in alive.steps]
     saved = _saved(graphs, alive, index, nodes)
     live = alive.live_bytes(HELD)
@@ -89,6 +96,7 @@ def as_json(graphs: Graphs) -> dict[str, Any]:
         "memory": {"live": live, "saved": alive.live_bytes(["saved"])},
         "outputs": _outputs(graphs, index),
         "regions": regions,
+        "kernels": kernels,
         "totals": {
             "saved_bytes": saved_bytes(graphs),
             "alive_bytes": storage_bytes(values),
@@ -109,6 +117,7 @@ class _Described:
         index: Mapping[Node, int],
         sources: dict[SourceLine, int],
         regions: Sequence[Mapping[str, Any]],
+        kernels: Sequence[Mapping[str, Any]],
     ) -> None:
         self._graphs, self._alive, self._index, self._sources = graphs, alive, index, sources
         self._labels = input_labels(graphs)
@@ -117,6 +126,10 @@ class _Described:
         self._saved = saved_placeholders(graphs)
         self._modules: dict[Node, str] = {}
         self._region = {(r["graph"], name): i for i, r in enumerate(regions) for name in r["nodes"]}
+        self._kernels: dict[int, list[int]] = defaultdict(list)
+        for number, kernel in enumerate(kernels):
+            for i in kernel["nodes"]:
+                self._kernels[i].append(number)
 
     def node(self, node: Node) -> dict[str, Any]:
         graph = "forward" if node.graph is self._graphs.forward.graph else "backward"
@@ -143,6 +156,7 @@ class _Described:
             "module": self._module(node),
             "region": self._region.get((graph, node.name)),
             "outside": [f"{printable(b)}: {printable(r)}" for b, r in zip(backends, reasons, strict=False)],
+            "kernels": self._kernels.get(self._index[node], []),
             "cost": _cost(self._costs.get(node)),
         }
 
@@ -198,6 +212,24 @@ def _regions(graphs: Graphs) -> list[dict[str, Any]]:
         }
         for graph, divided in graphs.regions.items()
         for region in divided.regions
+    ]
+
+
+def _kernels(graphs: Graphs, index: Mapping[Node, int]) -> list[dict[str, Any]] | None:
+    if graphs.kernels is None:
+        return None
+    named = {("backward" if n.graph is not graphs.forward.graph else "forward", n.name): i for n, i in index.items()}
+    return [
+        {
+            "graph": graph,
+            "name": printable(kernel.name),
+            "language": printable(kernel.language),
+            "nodes": [named[graph, name] for name in kernel.operations],
+            "launches": kernel.launches,
+            "why": printable(kernel.why),
+        }
+        for graph, kernels in graphs.kernels.items()
+        for kernel in kernels
     ]
 
 

@@ -176,7 +176,7 @@ function described(model, key, nodes) {
     key, nodes, isGroup, chips: [], size: operations.length, stack: 1, class: isGroup ? "group" : first.class,
     saved: first.graph === "forward" ? model.savedBytes(nodes) : 0,
     again: operations.filter((i) => model.nodes[i].role === "recomputed").length,
-    region: isGroup ? null : first.region,
+    colour: isGroup ? {} : { region: first.region, kernel: first.kernels?.[0] ?? null },
     title: first.operator, sub: nodes.length > 1 ? "" : first.type,
   };
   if (!isGroup) {
@@ -505,20 +505,20 @@ class Viewer {
     const { data } = this.model, totals = data.totals;
     const sum = (graph) => this.model.nodes.filter((n, i) => n.graph === graph && this.model.isOperation[i]).length;
     const facts = [[sum("forward"), "operations forward"], [sum("backward"), "backward"], [bytesName(totals.saved_bytes), "saved"],
-      [totals.recomputed, "recomputed"], [bytesName(totals.peak_bytes), "at the peak"]];
+      [totals.recomputed, "recomputed"], [bytesName(totals.peak_bytes), "at the peak"], ...(data.kernels ? [[data.kernels.length, "kernels"]] : [])];
     const line = element("span", { class: "totals" }, ...facts.flatMap(([number, name], i) =>
       [i ? " · " : null, element("b", {}, String(number)), ` ${name}`]));
     this.found = element("span", { class: "quiet", role: "status" });
     this.search = element("input", { type: "search", placeholder: "search (/)", size: 12, "aria-label": "search operations, shapes, lines, modules",
       input: () => this.find(), keydown: (event) => { if (event.key === "Enter") this.next(event.shiftKey ? -1 : 1); } });
     const levels = [["module", "Modules"], ["line", "Lines"], ["operation", "Operations"]];
-    const regions = data.regions.length ? [this.choice("colouring", "colours", [["class", "Class"], ["region", "Region"]])] : [];
+    const colourings = [["class", "Class"], ...(data.regions.length ? [["region", "Region"]] : []), ...(data.kernels ? [["kernel", "Kernel"]] : [])];
     const button = (text, action, name) => element("button", { type: "button", click: action, "aria-label": name, title: name }, text);
     return element("header", {},
       element("h2", {}, `${data.name}: ${data.backend}, ${data.partition}`), line, element("span", { class: "break" }),
       this.choice("page", "view", [["graph", "Graph"], ["program", "Program"]]),
-      this.choice("level", "level", levels.filter(([level]) => level !== "module" || this.model.hasModules)), ...regions,
-      this.search, this.found, element("span", { class: "grow" }),
+      this.choice("level", "level", levels.filter(([level]) => level !== "module" || this.model.hasModules)),
+      colourings.length > 1 ? this.choice("colouring", "colours", colourings) : null, this.search, this.found, element("span", { class: "grow" }),
       button("SVG", () => this.download("svg"), "save as SVG"), button("PNG", () => this.download("png"), "save as PNG"),
       button("◐", () => this.theme(), "light or dark"));
   }
@@ -542,8 +542,9 @@ class Viewer {
   paint(item) {
     const colours = this.colours;
     if (this.colouring === "class" || item.isGroup) return [colours(item.class), colours(`${item.class}-line`)];
-    if (item.region === null) return [colours("view"), colours("view-line")];
-    const hue = (item.region * 137) % 360, isDark = this.root.dataset.theme === "dark";
+    const number = item.colour[this.colouring];
+    if (number === null) return [colours("view"), colours("view-line")];
+    const hue = (number * 137) % 360, isDark = this.root.dataset.theme === "dark";
     return [`hsl(${hue} 60% ${isDark ? 22 : 90}%)`, `hsl(${hue} 55% ${isDark ? 62 : 42}%)`];
   }
 
@@ -716,6 +717,7 @@ class Viewer {
     const { model } = this, node = model.nodes[i], source = model.source(i), row = model.data.saved[model.savedOf.get(i)];
     const names = (list) => clip(list.map((j) => model.nodes[j].name).join(", "), 300);
     const region = node.region === null ? null : model.data.regions[node.region];
+    const kernels = (node.kernels ?? []).map((k) => ({ number: k, ...model.data.kernels[k] }));
     const cost = node.cost && [`${bytesName(node.cost.nbytes)} moved`, node.cost.flops ? `${node.cost.flops} FLOP` : "",
       node.cost.seconds === null ? "" : `about ${(node.cost.seconds * 1e6).toPrecision(3)} us`].filter(Boolean).join(", ");
     return [
@@ -727,6 +729,8 @@ class Viewer {
       ["recomputed", cost, "again"],
       ["region", region && `${node.region} of ${region.backend}, ${count(region.nodes.length, "operation")}${region.failure ? `; failed: ${region.failure}` : ""}`],
       ["in no region", node.outside.join("; ")],
+      [kernels.length > 1 ? "kernels" : "kernel", kernels.map((k) =>
+        `${k.number} ${k.name} (${k.language}), ${count(k.nodes.length, "operation")}${k.why ? `; alone: ${k.why}` : ""}`).join("; ")],
       ["read by", names(model.users[i])],
     ];
   }

@@ -203,6 +203,26 @@ def test_regions_have_their_colours(shown):
     assert ": sums" in run("return root.querySelector('footer').textContent")
 
 
+def test_kernels_have_their_colours(shown, tutorial):
+    def f(x):
+        return (x.sin().exp() @ x).cos()
+
+    graphs = aotkit.compile(f, backend="inductor", check=False).explain(torch.ones(3, 3)).graphs
+    data, run = graphs.json(), shown(graphs)
+    assert run("return root.querySelector('.totals').textContent").endswith(f" {len(data['kernels'])} kernels")
+    run("button('Kernel').click(); await frame()")
+    sin, exp, product, cos = run("return all('.node rect.box').map((box) => box.getAttribute('fill'))")
+    assert sin == exp
+    assert len({sin, product, cos}) == 3
+    (number,) = data["nodes"][operations(data, "forward")[0]]["kernels"]
+    run("all('.node')[0].dispatchEvent(new MouseEvent('click'))")
+    assert f"{number} {data['kernels'][number]['name']} (C++), 2 operations" in run(
+        "return root.querySelector('footer').textContent"
+    )
+    run = shown(tutorial)
+    assert run("return button('Kernel') === undefined && button('Class') === undefined")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_follows_the_users_scheme(shown, browser, tutorial, scheme):
     browser.emulate(scheme)

@@ -6,7 +6,7 @@ and a *backward* graph, which reads them.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,6 +169,8 @@ class Graphs:
         regions: "forward" and "backward" -> how that graph is divided, if it is.
         kernels: "forward" and "backward" -> what that graph launches, in order; None where nobody has asked:
             `CompiledFunction.explain(...).graphs` knows.
+        copied: names of the saved values of which the compiled forward graph keeps copies in another layout, though the
+            caller holds them.
     """
 
     name: str
@@ -181,6 +183,7 @@ class Graphs:
     input_names: Sequence[str] = ()
     regions: Mapping[str, Regions] = field(default_factory=dict)
     kernels: Mapping[str, Sequence[Kernel]] | None = None
+    copied: Collection[str] = ()
 
     def __str__(self) -> str:
         from aotkit.inspection import render_text

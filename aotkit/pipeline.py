@@ -23,6 +23,7 @@ from aotkit.aot import (
 from aotkit.calls import Blame, Boxed, Product, boxed_call, checked_once, results_of
 from aotkit.errors import CompileError, TraceError
 from aotkit.inspection import credit_backward
+from aotkit.inspection.layouts import kept_as_copies
 from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Graphs, Partitioner, Regions
 
 
@@ -41,6 +42,7 @@ class Pipeline:
         self._compiled: dict[str, tuple[Boxed, GraphModule]] = {}
         self.products: dict[str, Product] = {}
         self._regions: dict[str, Regions] = {}
+        self._copied: list[str] = []
 
     def keywords(self) -> dict[str, Any]:
         """Keyword arguments for AOTAutograd."""
@@ -99,13 +101,15 @@ class Pipeline:
             num_outputs -= effect_tokens(gm)
         self.graphs = self._new_graphs(
             forward=copy_graph(gm), joint=self._joint, backward=self._backward, num_outputs=num_outputs,
-            regions=self._regions,
+            regions=self._regions, copied=self._copied,
         )  # fmt: skip
         promise_strides(gm, num_outputs)
         return self._compile(compiler, "forward", gm, example_inputs)
 
     def _compile(self, compiler: GraphCompiler, role: str, gm: GraphModule, example_inputs: Sequence[Tensor]) -> Boxed:
         kept = copy_graph(gm)
+        if role == "backward" and self.graphs is not None:
+            self._copied += kept_as_copies(self.graphs, example_inputs)
         donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
         with self._blame(f"backend {self._backend_name!r}", role, kept), outside_fake_mode():
             product = compiler(gm, example_inputs)

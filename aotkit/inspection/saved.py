@@ -1,7 +1,8 @@
 """What forward keeps in memory for backward, and what backward computes again."""
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from aotkit.interfaces import Graphs
 from aotkit.printable import printable
 
 MOST_READERS = 2
+COPIED = "the compiler keeps a copy in another layout"
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class SavedValue:
 
     Attributes:
         name: of the forward graph's node.
-        kind: "activation", "input", "view of input", "output", "view of output" or "symbolic size".
+        kind: "activation", "input", "view of input", "output", "view of output" or "symbolic size". A copy of what the
+            caller holds is an activation.
         dtype: None unless it is a tensor.
         shape: may hold symbolic sizes.
         nbytes: bytes of the whole storage that the value keeps alive, with the symbolic sizes of the trace;
@@ -62,7 +65,8 @@ def saved_values(graphs: Graphs) -> list[SavedValue]:
     kept_storages = {roots[node] for node in kept}
     nodes = _saved_nodes(graphs)
     readers = dict(zip(_in_order_of_backward(nodes), _readers(graphs.backward), strict=False))
-    return [_saved_value(node, roots, kept, kept_storages, readers.get(node, [])) for node in nodes]
+    values = [_saved_value(node, roots, kept, kept_storages, readers.get(node, [])) for node in nodes]
+    return [_copy(value) if value.name in graphs.copied else value for value in values]
 
 
 def saved_bytes(graphs: Graphs) -> int:
@@ -161,6 +165,12 @@ def _saved_value(
         reason=_reason(node, readers) if kind == "activation" else "",
         source=source_line(node),
     )
+
+
+def _copy(value: SavedValue) -> SavedValue:
+    assert value.dtype is not None
+    nbytes = size_hint(math.prod(value.shape) * value.dtype.itemsize)
+    return replace(value, kind="activation", nbytes=nbytes, storage=value.name, reason=COPIED)
 
 
 def _reason(node: Node, readers: Sequence[Node]) -> str:

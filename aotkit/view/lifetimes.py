@@ -7,7 +7,7 @@ from torch.fx import GraphModule, Node
 
 from aotkit.inspection.memory import Memory, bytes_alive, memories
 from aotkit.inspection.nodes import output_nodes
-from aotkit.inspection.saved import kept_outputs
+from aotkit.inspection.saved import kept_outputs, saved_values
 from aotkit.interfaces import Graphs
 
 
@@ -50,18 +50,25 @@ def lifetimes(graphs: Graphs) -> Lifetimes:
     """Follow each storage through both graphs, run node by node, where each value is freed after its last use.
 
     A saved value lives at least until backward begins, an output and a gradient to the end, a tangent from the first
-    step of backward. Inputs and constants live all the time: they belong to the caller.
+    step of backward. Inputs and constants live all the time: they belong to the caller. A copy that the compiler keeps
+    of them lives from the first step that reads what it is a copy of.
     """
     forward, backward = graphs.forward, graphs.backward
     known = memories(forward)
     saved = [node for node in output_nodes(forward)[graphs.num_outputs :] if node is not None]
+    copies = {v.name: Memory(v.nbytes or 0) for v in saved_values(graphs) if v.name in graphs.copied}
     if backward is not None:
-        known = known | memories(backward, [[*known[node].values()] for node in saved if known[node]])
+        given = [[copies[n.name]] if n.name in copies else [*known[n].values()] for n in saved if known[n]]
+        known = known | memories(backward, given)
     both = [gm for gm in (forward, backward) if gm is not None]
     result = Lifetimes([node for gm in both for node in gm.graph.nodes if node.op != "output"])
     forward_steps = len(forward.graph.nodes) - 1
     found = {memory: Lifetime(memory, "temporary", *ends) for memory, ends in _uses(result.steps, known).items()}
     end = len(result.steps) - 1
+    step_of = {node: step for step, node in enumerate(result.steps)}
+    for original in (node for node in saved if node.name in copies):
+        found[copies[original.name]].held = "saved"
+        found[copies[original.name]].first = min(step_of.get(user, forward_steps - 1) for user in original.users)
     gradients = [node for node in output_nodes(backward) if node is not None] if backward is not None else []
     tangents = [p for p in _placeholders(backward) if any(found[m].first >= forward_steps for m in known[p].values())]
     for node in [*output_nodes(forward)[: graphs.num_outputs], *saved]:

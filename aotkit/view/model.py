@@ -24,7 +24,8 @@ then those of backward, each in the order of the program, without the outputs.
     * `cost`: of what is recomputed, `nbytes` moved, `flops` and the partitioner's estimate of `seconds`, or None.
 * `modules`: path -> name of the class, for each module that is called.
 * `sources`: `file` (below the working directory, else its last two parts), `line`, `code`, `function` of the user's.
-* `saved`: in forward's order, what it keeps for backward: `name`; `kind`: "activation", or what the caller holds
+* `saved`: in forward's order, what it keeps for backward: `name`; `kind`: "activation" (also a copy in another layout
+  that the compiler keeps of what the caller holds), or what the caller holds
   anyway ("input", "view of input", "output", "view of output"), or "symbolic size"; `node` in forward;
   `placeholder` in backward; `readers`: what reads it there, or a view of it; `storage`; `bytes` of that; `reason`.
 * `storages`: `bytes`; `held`: as "input", "constant", "output", "saved", "tangent", "gradient" or "temporary";
@@ -240,8 +241,9 @@ def _saved(
     forward = {node.name: node for node in graphs.forward.graph.nodes}
     rows = []
     for value in saved_values(graphs):
-        storages = alive.of_node[forward[value.name]]
         placeholder = placeholders.get(value.name)
+        holder = placeholder if value.name in graphs.copied else None  # the copy is not in forward's graph
+        storages = alive.of_node[holder or forward[value.name]]
         rows.append(
             {
                 "name": value.name,

@@ -204,21 +204,22 @@ def test_regions_have_their_colours(shown):
 
 
 def test_kernels_have_their_colours(shown, tutorial):
-    def f(x):
-        return (x.sin().exp() @ x).cos()
-
-    graphs = aotkit.compile(f, backend="inductor", check=False).explain(torch.ones(3, 3)).graphs
-    data, run = graphs.json(), shown(graphs)
-    assert run("return root.querySelector('.totals').textContent").endswith(f" {len(data['kernels'])} kernels")
+    graphs = aotkit.extract(lambda x: (x.sin().exp() @ x).cos(), torch.ones(3, 3))
+    told = [
+        aotkit.Kernel(HOSTILE, ("sin", "exp"), "C++"),
+        aotkit.Kernel("aten.mm", ("mm",), "ATen", why="a library's"),
+        aotkit.Kernel("last", ("exp", "cos"), "C++"),  # which computes exp for itself
+    ]
+    run = shown(dataclasses.replace(graphs, kernels={"forward": told}))
+    assert run("return root.querySelector('.totals').textContent").endswith(" 3 kernels")
     run("button('Kernel').click(); await frame()")
     sin, exp, product, cos = run("return all('.node rect.box').map((box) => box.getAttribute('fill'))")
     assert sin == exp
     assert len({sin, product, cos}) == 3
-    (number,) = data["nodes"][operations(data, "forward")[0]]["kernels"]
-    run("all('.node')[0].dispatchEvent(new MouseEvent('click'))")
-    assert f"{number} {data['kernels'][number]['name']} (C++), 2 operations" in run(
-        "return root.querySelector('footer').textContent"
-    )
+    about = "all('.node')[{}].dispatchEvent(new MouseEvent('click')); return root.querySelector('footer').textContent"
+    assert f"kernels0 {HOSTILE} (C++), 2 operations; 2 last (C++), 2 operations" in run(about.format(1))
+    assert "kernel1 aten.mm (ATen), 1 operation; alone: a library's" in run(about.format(2))
+    assert run("return window.ran") is None
     run = shown(tutorial)
     assert run("return button('Kernel') === undefined && button('Class') === undefined")
 

@@ -1,5 +1,6 @@
 """What becomes of a call, in words, and what it launches."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -48,12 +49,12 @@ class Explanation:
 
     @property
     def graphs(self) -> "Graphs":
-        """The graphs that the call runs, which know the kernels, for the viewer, `Graphs.json()` and `aotkit.diff`.
+        """The graphs that the call runs, with the kernels, for the viewer, `Graphs.json()` and `aotkit.diff`.
 
         Raises:
             TraceError: as for `kernels`.
         """
-        return self.kernels.graphs
+        return dataclasses.replace(self.kernels.graphs, kernels=self.kernels)
 
     @property
     def way(self) -> str:

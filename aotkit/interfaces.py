@@ -10,10 +10,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Tensor
 from torch.fx import GraphModule, Node
+
+if TYPE_CHECKING:
+    from aotkit.launched import Kernels
 
 
 class GraphCompiler(Protocol):
@@ -59,10 +62,11 @@ class Explained(Protocol):
         """In the order in which they run; for inputs of the graph, which are tensors now."""
         ...
 
-    def observed(
-        self, inputs: Sequence[Any], around: Callable[[int], AbstractContextManager[None]], /
-    ) -> Sequence[Any]:
-        """Compute what a call does, kernel number `i` inside of `around(i)`; what cannot be told apart in no such."""
+    def observed(self, inputs: list[Any], around: Callable[[int], AbstractContextManager[None]], /) -> Sequence[Any]:
+        """Compute what a call does, kernel number `i` inside of `around(i)`; what cannot be told apart in no such.
+
+        It may clear the list, where a call frees its inputs early.
+        """
         ...
 
 
@@ -167,8 +171,7 @@ class Graphs:
         num_outputs: how many outputs of `forward` are not saved values.
         input_names: one for each placeholder of `forward`: `x`, `layer.weight`, ...
         regions: "forward" and "backward" -> how that graph is divided, if it is.
-        kernels: "forward" and "backward" -> what that graph launches, in order; None where nobody has asked:
-            `CompiledFunction.explain(...).graphs` knows.
+        kernels: what they launch; None where nobody has asked: `CompiledFunction.explain(...).graphs` have it.
         copied: names of the saved values of which the compiled forward graph keeps copies in another layout, though the
             caller holds them.
     """
@@ -182,7 +185,7 @@ class Graphs:
     num_outputs: int = 0
     input_names: Sequence[str] = ()
     regions: Mapping[str, Regions] = field(default_factory=dict)
-    kernels: Mapping[str, Sequence[Kernel]] | None = None
+    kernels: "Kernels | None" = None
     copied: Collection[str] = ()
 
     def __str__(self) -> str:

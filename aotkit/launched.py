@@ -3,7 +3,7 @@
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,6 +32,8 @@ class Launched:
         sources: the user's lines that these come from.
         read, written: bytes of distinct memory that cross its edges, by the graph; None if a size depends on data.
         seconds: the median of a few runs; None if it could not be timed apart from others.
+        peak: the most bytes that are held from the end of the kernel before it to its own, measured; what forward is
+            given does not count. None if it could not be told apart.
         why: why it is not fused with others.
     """
 
@@ -43,6 +45,7 @@ class Launched:
     read: int | None
     written: int | None
     seconds: float | None
+    peak: int | None
     why: str
 
     @property
@@ -58,11 +61,13 @@ class Kernels:
     """All that a compiled function launches; `print` it.
 
     Attributes:
-        graphs: what was compiled; it has the kernels, too, so that the viewer and `aotkit.diff` show them.
+        graphs: what was compiled.
         kernels: in the order in which they run, forward first.
         left_out: "forward" and "backward" -> operation that no kernel computes -> why.
         seconds: "forward" and "backward" -> the median of a few runs of it all; empty if it could not be timed.
         failure: why it could not.
+        peak: the most bytes that forward and backward hold at once, measured; what forward is given does not count.
+            None if it could not be measured, as under a profiler.
         made_up: whether it ran on other inputs, of the sizes that it was traced with.
         device: that it runs on, as torch calls it.
         copying: bytes per second, read and written, of a copy on that device; None if nothing was timed.
@@ -73,6 +78,7 @@ class Kernels:
     left_out: Mapping[str, Mapping[str, str]]
     seconds: Mapping[str, float]
     failure: str | None
+    peak: int | None
     made_up: bool
     device: str
     copying: float | None
@@ -110,13 +116,10 @@ def kernels_of(graphs: Graphs, products: Mapping[str, Product], inputs: Sequence
         told = times.told[role]
         inside = _operations(product.graph, told)
         left_out[role] = _left_out(product.graph, inside)
-        launched += _launched(role, product.graph, told, inside, times.kernels.get(role, {}), graphs.regions.get(role))
-    known = {
-        role: [replace(k.kernel, operations=k.operations) for k in launched if k.role == role] for role in products
-    }
+        launched += _launched(role, product.graph, told, inside, times, graphs.regions.get(role))
     return Kernels(
-        replace(graphs, kernels=known), tuple(launched), left_out, times.seconds, times.failure, times.made_up,
-        str(times.device), _copying(times),
+        graphs, tuple(launched), left_out, times.seconds, times.failure, times.peak, times.made_up, str(times.device),
+        _copying(times),
     )  # fmt: skip
 
 
@@ -147,16 +150,19 @@ def _launched(
     gm: GraphModule,
     told: Sequence[Kernel],
     inside: Sequence[tuple[str, ...]],
-    times: Mapping[int, float],
+    times: Times,
     regions: Regions | None,
 ) -> list[Launched]:
     nodes = {n.name: n for n in gm.graph.nodes}
+    seconds, peaks = times.kernels.get(role, {}), times.peaks.get(role, {})
     found = []
     for i, (kernel, own, (read, written)) in enumerate(zip(told, inside, traffic(gm, inside), strict=True)):
         lines = dict.fromkeys(line for name in own if (line := source_line(nodes[name])) is not None)
         operators = tuple(operator_name(producer(nodes[name])) for name in own)
         why = kernel.why or _why_outside(own, regions)
-        found.append(Launched(role, kernel, own, operators, tuple(lines), read, written, times.get(i), why))
+        found.append(
+            Launched(role, kernel, own, operators, tuple(lines), read, written, seconds.get(i), peaks.get(i), why)
+        )
     return found
 
 

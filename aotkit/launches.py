@@ -39,8 +39,8 @@ class Operators:
     def kernels(self, inputs: Sequence[Any]) -> list[Kernel]:
         return [Kernel(_full_name(node), (node.name,), "ATen") for node in self._numbers]
 
-    def observed(self, inputs: Sequence[Any], around: Around) -> Sequence[Any]:
-        return _Observed(self._gm, self._numbers, around).run(*inputs, enable_io_processing=False)  # type: ignore[no-any-return]
+    def observed(self, inputs: list[Any], around: Around) -> Sequence[Any]:
+        return _Observed(self._gm, self._numbers, around).boxed_run(inputs)  # type: ignore[no-any-return]
 
 
 def _full_name(node: Node) -> str:
@@ -69,18 +69,18 @@ class BlackBox:
     def kernels(self, inputs: Sequence[Any]) -> list[Kernel]:
         return [Kernel("(all)", self._operations, "?", launches=None, why=BLACK_BOX)] if self._operations else []
 
-    def observed(self, inputs: Sequence[Any], around: Around) -> Sequence[Any]:
+    def observed(self, inputs: list[Any], around: Around) -> Sequence[Any]:
         if not self._operations:
-            return self._run(list(inputs))
+            return self._run(inputs)
         with around(0):
-            return self._run(list(inputs))
+            return self._run(inputs)
 
 
 class Sequential:
     """Graphs that run one after the other, over one list of values.
 
     Args:
-        steps: (what runs, where its inputs are, where its outputs go).
+        steps: (what runs, where its inputs are, which of these are done then, where its outputs go).
         blank: as many as there are values, of which the first are the inputs.
         constants: follow them in the list.
         where: the results are in the list.
@@ -88,12 +88,12 @@ class Sequential:
 
     def __init__(
         self,
-        steps: Sequence[tuple[Product, Sequence[int], slice]],
+        steps: Sequence[tuple[Product, Sequence[int], Sequence[int], slice]],
         blank: Sequence[None],
         constants: Sequence[Any],
         where: Sequence[int],
     ) -> None:
-        self._steps = [(explained(product), takes, gives) for product, takes, gives in steps]
+        self._steps = [(explained(product), takes, frees, gives) for product, takes, frees, gives in steps]
         self._blank, self._constants, self._where = blank, constants, where
         self._counts: list[int] | None = None
 
@@ -104,13 +104,13 @@ class Sequential:
             found.append(list(step.kernels(args)))
             return step.observed(args, lambda _: nullcontext())
 
-        self._run(inputs, run)
+        self._run([*inputs], run)
         self._counts = [len(kernels) for kernels in found]
         return [kernel for kernels in found for kernel in kernels]
 
-    def observed(self, inputs: Sequence[Any], around: Around) -> Sequence[Any]:
+    def observed(self, inputs: list[Any], around: Around) -> Sequence[Any]:
         if self._counts is None:
-            self.kernels(inputs)
+            self.kernels([*inputs])
         assert self._counts is not None
         firsts = iter([sum(self._counts[:i]) for i in range(len(self._steps))])
 
@@ -120,8 +120,12 @@ class Sequential:
 
         return self._run(inputs, run)
 
-    def _run(self, inputs: Sequence[Any], run: Callable[[Explained, list[Any]], Sequence[Any]]) -> list[Any]:
+    def _run(self, inputs: list[Any], run: Callable[[Explained, list[Any]], Sequence[Any]]) -> list[Any]:
         values = [*inputs, *self._blank[len(inputs) :], *self._constants]
-        for step, takes, gives in self._steps:
-            values[gives] = run(step, [values[i] for i in takes])
+        inputs.clear()
+        for step, takes, frees, gives in self._steps:
+            args = [values[i] for i in takes]
+            for i in frees:
+                values[i] = None
+            values[gives] = run(step, args)
         return [values[i] for i in self._where]

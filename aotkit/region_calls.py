@@ -140,8 +140,9 @@ def run_parts(gm: GraphModule, parts: Sequence[Part]) -> Boxed:
         takes = [slots[n] for n in part.inputs]
         first = len(slots)
         slots.update((n, first + i) for i, n in enumerate(part.outputs))
-        steps.append((run, takes, [slots[n] for n in sorted(done)], slice(first, len(slots))))
-        explained.append((part.product, takes, slice(first, len(slots))))
+        places = takes, [slots[n] for n in sorted(done)], slice(first, len(slots))
+        steps.append((run, *places))
+        explained.append((part.product, *places))
     constants = [None if isinstance(r, Node) else r for r in results]
     where = [slots[r] if isinstance(r, Node) else len(slots) + i for i, r in enumerate(results)]
     call = _runner(steps, [None] * len(slots), constants, where)

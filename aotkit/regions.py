@@ -157,7 +157,7 @@ class Tried:
     def kernels(self, inputs: Sequence[Any]) -> Sequence[Kernel]:
         return explained(self._product).kernels(inputs)
 
-    def observed(self, inputs: Sequence[Any], around: Around) -> Sequence[Any]:
+    def observed(self, inputs: list[Any], around: Around) -> Sequence[Any]:
         return explained(self._product).observed(inputs, around)
 
 

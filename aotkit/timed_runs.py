@@ -1,8 +1,9 @@
-"""Running compiled graphs on their own, forward and then backward, to time what they launch."""
+"""Running compiled graphs on their own, forward and then backward, for the time and the memory of what they launch."""
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.aot import random_state, without_autocast
+from aotkit.aot.allocations import Mark, is_profiling, most_between_marks
 from aotkit.calls import Product, boxed_call
 from aotkit.inspection.nodes import size_hint
 from aotkit.interfaces import Graphs, Kernel
@@ -30,6 +32,9 @@ class Times:
         told: "forward" and "backward" -> the kernels, as the compiler tells.
         kernels: "forward" and "backward" -> number of the kernel -> its time, if it could be told apart.
         seconds: "forward" and "backward" -> time of it all.
+        peaks: "forward" and "backward" -> number of the kernel -> the most bytes held from the end of the one before to
+            its own, if it could be told apart. What the graphs are given does not count.
+        peak: the most of it all; None if that could not be measured.
         made_up: whether the inputs are stand-ins of the sizes that it was traced with.
         failure: why it was not timed.
     """
@@ -38,6 +43,8 @@ class Times:
     told: dict[str, list[Kernel]] = field(default_factory=dict)
     kernels: dict[str, dict[int, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    peaks: dict[str, dict[int, int]] = field(default_factory=dict)
+    peak: int | None = None
     made_up: bool = False
     failure: str | None = None
 
@@ -49,9 +56,11 @@ def timed(graphs: Graphs, products: Mapping[str, Product], inputs: Sequence[Any]
     with torch.no_grad(), without_autocast(), random_state():
         try:
             _time(times, graphs, products, given)
+            if not is_profiling():
+                _watch(times, graphs, products, given)
         except Exception as e:  # a compiled graph may take no other inputs than those of the call itself
             times.failure = f"{type(e).__name__}: {e}"
-            times.kernels, times.seconds = {}, {}
+            times.kernels, times.seconds, times.peaks, times.peak = {}, {}, {}, None
             times.told |= {r: BlackBox(p).kernels(()) for r, p in products.items() if r not in times.told}
     return times
 
@@ -76,6 +85,37 @@ def _time(times: Times, graphs: Graphs, products: Mapping[str, Product], given: 
     times.kernels = {
         role: {number: statistics.median(values) for number, values in found.items()} for role, found in kernels.items()
     }
+
+
+def _watch(times: Times, graphs: Graphs, products: Mapping[str, Product], given: Sequence[Any]) -> None:
+    """Run the graphs once more, each value freed as in a call, and note how much is held."""
+    ended: list[tuple[str, int]] = []
+    inputs = _copies(given)
+
+    def step(mark: Mark) -> object:
+        def run(role: str, inputs: list[Any]) -> Sequence[Any]:
+            @contextmanager
+            def around(number: int) -> Iterator[None]:
+                yield
+                ended.append((role, number))
+                mark()
+
+            return explained(products[role]).observed(inputs, around)
+
+        results = run("forward", [*inputs])
+        if graphs.backward is None:
+            return results
+        outputs, passed = results[: graphs.num_outputs], _backward_inputs(graphs, results)
+        del results
+        return outputs, run("backward", passed)
+
+    peaks = most_between_marks(step, times.device)
+    times.peak = max(peaks)
+    if ended:
+        *peaks, rest = peaks  # nothing else takes memory after the last kernel
+        peaks[-1] = max(peaks[-1], rest)
+    for (role, number), peak in zip(ended, peaks, strict=False):
+        times.peaks.setdefault(role, {})[number] = peak
 
 
 def _measured(clock: Clock, product: Product, inputs: Sequence[Any]) -> tuple[Sequence[Any], float, dict[int, float]]:

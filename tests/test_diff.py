@@ -14,7 +14,7 @@ from aotkit.inspection import recomputed, saved_bytes
 from aotkit.inspection.text import operation_count
 from aotkit.testing.case import Inputs
 from aotkit.testing.zoo import CASES
-from tests.view.models import Transformer
+from tests.view.models import Transformer, kernels_of
 
 HOSTILE = "</script><img src=x onerror='window.ran=1'>|`*\n# $x$"
 
@@ -134,7 +134,7 @@ def test_of_two_decompositions_what_is_left_goes_by_line(min_cut):
     assert b == {"var_mean", "rsqrt", "erf", "add", "sub", "mul"}
     same_after_all(found)
     text = found.markdown().replace("&#95;", "_")
-    assert "| native_layer_norm | add x2, mul x2, var_mean, rsqrt, sub | models.py:30  x = x + self.attention(" in text
+    assert "| native_layer_norm | add x2, mul x2, var_mean, rsqrt, sub | models.py:32  x = x + self.attention(" in text
 
 
 @pytest.mark.sweep
@@ -268,8 +268,7 @@ def test_kernels_that_are_not_the_same():
     graphs = of(lambda x: ((x @ x).sin().exp(), x.cos()), x)
 
     def fused(*groups):
-        told = [aotkit.Kernel(str(names), tuple(names), "C++") for names in groups]
-        return dataclasses.replace(graphs, kernels={"forward": told})
+        return dataclasses.replace(graphs, kernels=kernels_of(graphs, *groups))
 
     whole, split = fused(["mm"], ["sin", "exp", "cos"]), fused(["cos"], ["mm"], ["sin", "exp"])
     found = aotkit.diff(whole, split)

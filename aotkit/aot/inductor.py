@@ -84,11 +84,11 @@ def is_large_on_gpu(inputs: Sequence[Any]) -> bool:
     return sum(sizes) >= LARGE * max(len(sizes), 1)
 
 
-def _observed(compiled: Any, inputs: Sequence[Any], around: Any) -> Sequence[Any]:
+def _observed(compiled: Any, inputs: list[Any], around: Any) -> Sequence[Any]:
     """Run the graph, each kernel inside of `around`, unless it was compiled in a way that is not known here."""
     names = [kernel.name for kernel in kernels_of(compiled)]
     run = _rewritten(compiled, functools.partial(with_launches, around=around, names=names))
-    return (run or compiled)(list(inputs))
+    return (run or compiled)(inputs)
 
 
 def _rounds_between(gm: GraphModule) -> bool:

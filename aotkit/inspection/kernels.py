@@ -68,6 +68,7 @@ def as_json(kernels: "Kernels") -> dict[str, Any]:
         "seconds": dict(kernels.seconds),
         "failure": kernels.failure,
         "made_up_inputs": kernels.made_up,
+        "peak_bytes": kernels.peak,
         "left_out": {role: dict(found) for role, found in kernels.left_out.items()},
         "kernels": [
             {
@@ -78,6 +79,7 @@ def as_json(kernels: "Kernels") -> dict[str, Any]:
                 "bytes_in": k.read,
                 "bytes_out": k.written,
                 "seconds": k.seconds,
+                "peak_bytes": k.peak,
                 "launches": k.kernel.launches,
                 "why_alone": k.why,
                 "language": k.kernel.language,
@@ -89,13 +91,14 @@ def as_json(kernels: "Kernels") -> dict[str, Any]:
 
 
 def conditions(kernels: "Kernels") -> str:
-    """How the times came about."""
+    """How the times came about, and the peak of memory."""
     if kernels.failure is not None:
         return f"not timed: {printable(kernels.failure)}"
     copies = f"a copy moves {_number((kernels.copying or 0) / 1e9)} GB/s"
     inputs = ", on made-up inputs of the sizes that it was traced with" if kernels.made_up else ""
     caches = "medians, each kernel with the caches as those before it leave them"
-    return f"on {kernels.device}, where {copies}; {caches}{inputs}"
+    held = "" if kernels.peak is None else f"; besides its inputs, it holds {bytes_name(kernels.peak)} at the most"
+    return f"on {kernels.device}, where {copies}; {caches}{inputs}{held}"
 
 
 def heading(kernels: "Kernels", role: str) -> str:

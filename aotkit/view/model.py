@@ -31,14 +31,17 @@ then those of backward, each in the order of the program, without the outputs.
 * `storages`: `bytes`; `held`: as "input", "constant", "output", "saved", "tangent", "gradient" or "temporary";
   `first` and `last` step at which it is alive.
 * `memory`: for each step the bytes alive while it runs, `live` in all, and `saved` those of saved activations.
-  Inputs and constants do not count. It is the order and the memory of `nop`: fused kernels need less.
+  Inputs and constants do not count. It is what the graphs say, run node by node as by `nop`: fused kernels hold less,
+  and operators that take memory for themselves, such as convolutions, more. What is really held, `kernels` have.
 * `outputs`: for "forward" and "backward", which nodes they return; saved values are not among them.
 * `regions`: `graph`, `backend`, `nodes`, and `failure`, if it runs as it is.
 * `kernels`: what the backend launches, in order: `graph`, `name`, `language`, `nodes`, `launches` on the device (None
-  if its compiler does not tell), and `why` it is not fused with others. None where kernels are not known: compiling
-  alone does not tell them, but the graphs of `explain` have them.
+  if its compiler does not tell), `why` it is not fused with others, `seconds` and `peak_bytes`: as measured, its time
+  and the most that is held from the end of the kernel before to its own, without inputs; None if it could not be told
+  apart. None where kernels are not known: compiling alone does not tell them, but the graphs of `explain` have them.
 * `totals`: `saved_bytes` (distinct storages of saved activations), `alive_bytes` (of all else that is saved),
-  `recomputed` and `views_again` (numbers of nodes), `peak_bytes` (the most of `memory.live`).
+  `recomputed` and `views_again` (numbers of nodes), `peak_bytes` (the most of `memory.live`), `measured_peak_bytes`
+  (the most that the backend's kernels hold, as measured, without inputs; None where kernels are not known).
 
 A size that depends on data is None, and counts as 0 in storages and totals.
 """
@@ -104,6 +107,7 @@ def as_json(graphs: Graphs) -> dict[str, Any]:
             "recomputed": sum(node["role"] == "recomputed" for node in nodes),
             "views_again": sum(node["role"] == "view again" for node in nodes),
             "peak_bytes": max(live, default=0),
+            "measured_peak_bytes": None if graphs.kernels is None else graphs.kernels.peak,
         },
     }
 
@@ -222,15 +226,16 @@ def _kernels(graphs: Graphs, index: Mapping[Node, int]) -> list[dict[str, Any]] 
     named = {("backward" if n.graph is not graphs.forward.graph else "forward", n.name): i for n, i in index.items()}
     return [
         {
-            "graph": graph,
-            "name": printable(kernel.name),
-            "language": printable(kernel.language),
-            "nodes": [named[graph, name] for name in kernel.operations],
-            "launches": kernel.launches,
-            "why": printable(kernel.why),
+            "graph": one.role,
+            "name": printable(one.kernel.name),
+            "language": printable(one.kernel.language),
+            "nodes": [named[one.role, name] for name in one.operations],
+            "launches": one.kernel.launches,
+            "why": printable(one.why),
+            "seconds": one.seconds,
+            "peak_bytes": one.peak,
         }
-        for graph, kernels in graphs.kernels.items()
-        for kernel in kernels
+        for one in graphs.kernels.kernels
     ]
 
 

@@ -71,6 +71,7 @@ class Model {
     });
     this.hasModules = data.nodes.some((node) => node.module);
     this.operations = this.isOperation.filter(Boolean).length;
+    this.measured = data.totals.measured_peak_bytes ?? null; // of the backend's kernels, if they are known
   }
 
   around(i) {
@@ -505,7 +506,8 @@ class Viewer {
     const { data } = this.model, totals = data.totals;
     const sum = (graph) => this.model.nodes.filter((n, i) => n.graph === graph && this.model.isOperation[i]).length;
     const facts = [[sum("forward"), "operations forward"], [sum("backward"), "backward"], [bytesName(totals.saved_bytes), "saved"],
-      [totals.recomputed, "recomputed"], [bytesName(totals.peak_bytes), "at the peak"], ...(data.kernels ? [[data.kernels.length, "kernels"]] : [])];
+      [totals.recomputed, "recomputed"], [bytesName(totals.peak_bytes), "at the peak"], ...(data.kernels ? [[data.kernels.length, "kernels"]] : []),
+      ...(this.model.measured === null ? [] : [[bytesName(this.model.measured), "measured at the peak"]])];
     const line = element("span", { class: "totals" }, ...facts.flatMap(([number, name], i) =>
       [i ? " · " : null, element("b", {}, String(number)), ` ${name}`]));
     this.found = element("span", { class: "quiet", role: "status" });
@@ -730,7 +732,8 @@ class Viewer {
       ["region", region && `${node.region} of ${region.backend}, ${count(region.nodes.length, "operation")}${region.failure ? `; failed: ${region.failure}` : ""}`],
       ["in no region", node.outside.join("; ")],
       [kernels.length > 1 ? "kernels" : "kernel", kernels.map((k) =>
-        `${k.number} ${k.name} (${k.language}), ${count(k.nodes.length, "operation")}${k.why ? `; alone: ${k.why}` : ""}`).join("; ")],
+        [`${k.number} ${k.name} (${k.language})`, count(k.nodes.length, "operation"), k.seconds === null ? "" : `${(k.seconds * 1e6).toPrecision(3)} us`,
+          k.peak_bytes === null ? "" : `${bytesName(k.peak_bytes)} held`, k.why && `alone: ${k.why}`].filter(Boolean).join(", ")).join("; ")],
       ["read by", names(model.users[i])],
     ];
   }
@@ -786,18 +789,24 @@ class Viewer {
     new ResizeObserver(this.table).observe(box);
     const step = memory.live.indexOf(totals.peak_bytes), where = step >= 0 ? ` in step ${step}, ${model.nodes[step].name}` : "";
     return element("section", { class: "column", "aria-label": "program" },
-      element("h3", {}, `forward, then backward; ${bytesName(totals.peak_bytes)} alive at most${where}; inputs do not count`),
+      element("h3", {}, `forward, then backward; ${bytesName(totals.peak_bytes)} alive at most${where}, node by node; ${model.measured === null ? "" : `${bytesName(model.measured)} with ${model.data.backend}'s kernels, as measured (line); `}inputs do not count`),
       this.curve((i) => { box.scrollTop = steps.findIndex((j) => j >= i) * ROW - box.clientHeight / 2; this.choose([i]); }), box);
   }
 
   /** What is alive at each step, drawn; a click goes to the step. */
   curve(go) {
-    const { memory, totals } = this.model.data, width = 1000, height = 70, last = Math.max(1, memory.live.length - 1);
-    const area = (bytes) => `M0 ${height}${bytes.map((b, i) => `L${((width * i) / last).toFixed(1)} ${(height * (1 - b / Math.max(1, totals.peak_bytes))).toFixed(1)}`).join("")}L${width} ${height}Z`;
+    const { memory, totals, kernels } = this.model.data, width = 1000, height = 70, last = Math.max(1, memory.live.length - 1);
+    const most = Math.max(1, totals.peak_bytes, this.model.measured ?? 0);
+    const point = (bytes, i) => `${((width * i) / last).toFixed(1)} ${(height * (1 - bytes / most)).toFixed(1)}`;
+    const area = (bytes) => `M0 ${height}${bytes.map((b, i) => `L${point(b, i)}`).join("")}L${width} ${height}Z`;
+    const held = (kernels ?? []).filter((k) => k.peak_bytes !== null && k.nodes.length)
+      .map((k) => [k.peak_bytes, Math.max(...k.nodes)]).sort((a, b) => a[1] - b[1]).map(([bytes, i]) => point(bytes, i));
     const between = (width * this.model.nodes.findIndex((node) => node.graph === "backward")) / last, colours = this.colours;
     const drawn = shape("svg", { class: "curve", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img",
       "aria-label": `memory alive, at most ${bytesName(totals.peak_bytes)}` },
       shape("path", { d: area(memory.live), fill: colours("live") }), shape("path", { d: area(memory.saved), fill: colours("saved") }),
+      held.length ? shape("path", { class: "measured", d: `M${held.join("L")}`, fill: "none", stroke: colours("text"), "stroke-width": 1.5,
+        "vector-effect": "non-scaling-stroke" }) : null,
       between > 0 ? shape("path", { d: `M${between} 0V${height}`, stroke: colours("text"), "stroke-dasharray": "4 3" }) : null);
     drawn.addEventListener("click", (event) => {
       const frame = drawn.getBoundingClientRect();

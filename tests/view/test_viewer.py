@@ -11,7 +11,7 @@ from torch import nn
 import aotkit
 from aotkit import Graphs
 from tests.view.browser import executable
-from tests.view.models import MODELS, Transformer, tutorial_loss
+from tests.view.models import MODELS, Transformer, kernels_of, tutorial_loss
 
 pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium on this machine")
 HELPERS = """
@@ -205,20 +205,19 @@ def test_regions_have_their_colours(shown):
 
 def test_kernels_have_their_colours(shown, tutorial):
     graphs = aotkit.extract(lambda x: (x.sin().exp() @ x).cos(), torch.ones(3, 3))
-    told = [
-        aotkit.Kernel(HOSTILE, ("sin", "exp"), "C++"),
-        aotkit.Kernel("aten.mm", ("mm",), "ATen", why="a library's"),
-        aotkit.Kernel("last", ("exp", "cos"), "C++"),  # which computes exp for itself
-    ]
-    run = shown(dataclasses.replace(graphs, kernels={"forward": told}))
-    assert run("return root.querySelector('.totals').textContent").endswith(" 3 kernels")
+    told = kernels_of(graphs, ["sin", "exp"], ["mm"], ["exp", "cos"], name=HOSTILE)  # the last computes exp for itself
+    run = shown(dataclasses.replace(graphs, kernels=told))
+    assert run("return root.querySelector('.totals').textContent").endswith(" 3 kernels · 300 B measured at the peak")
     run("button('Kernel').click(); await frame()")
     sin, exp, product, cos = run("return all('.node rect.box').map((box) => box.getAttribute('fill'))")
     assert sin == exp
     assert len({sin, product, cos}) == 3
     about = "all('.node')[{}].dispatchEvent(new MouseEvent('click')); return root.querySelector('footer').textContent"
-    assert f"kernels0 {HOSTILE} (C++), 2 operations; 2 last (C++), 2 operations" in run(about.format(1))
-    assert "kernel1 aten.mm (ATen), 1 operation; alone: a library's" in run(about.format(2))
+    assert f"kernels0 {HOSTILE} (C++), 2 operations, 1.00 us, 100 B held; 2 {HOSTILE} (C++)" in run(about.format(1))
+    assert f"kernel1 {HOSTILE} (C++), 1 operation, 1.00 us, 200 B held" in run(about.format(2))
+    run("button('Program').click(); await frame()")
+    assert run("return root.querySelector('path.measured').getAttribute('d').match(/L/g).length") == 2
+    assert "300 B with nop's kernels, as measured" in run("return root.querySelector('h3').textContent")
     assert run("return window.ran") is None
     run = shown(tutorial)
     assert run("return button('Kernel') === undefined && button('Class') === undefined")

@@ -112,10 +112,9 @@ def _watch(times: Times, graphs: Graphs, products: Mapping[str, Product], given:
     peaks = most_between_marks(step, times.device)
     times.peak = max(peaks)
     if ended:
-        *peaks, rest = peaks  # nothing else takes memory after the last kernel
-        peaks[-1] = max(peaks[-1], rest)
-    for (role, number), peak in zip(ended, peaks, strict=False):
-        times.peaks.setdefault(role, {})[number] = peak
+        *before, last, rest = peaks  # what follows the last kernel counts as a part of it
+        for (role, number), peak in zip(ended, [*before, max(last, rest)], strict=True):
+            times.peaks.setdefault(role, {})[number] = peak
 
 
 def _measured(clock: Clock, product: Product, inputs: Sequence[Any]) -> tuple[Sequence[Any], float, dict[int, float]]:

@@ -76,6 +76,7 @@ def holds(kernels, graphs):
             assert k.read >= 0
             assert k.written >= 0
             assert k.seconds is None or k.seconds > 0
+            assert k.peak is None or 0 <= k.peak <= kernels.peak
     return inside
 
 
@@ -208,6 +209,19 @@ def test_bytes_are_those_that_cross_the_edges():
         .kernels.kernels
     )
     assert (fused.read, fused.written) == (2 * whole, whole)
+
+
+def test_memory_is_what_is_held_up_to_the_end_of_each_kernel():
+    compiled = aotkit.compile(lambda x: x.sin().exp().sum(), backend="nop")
+    x = torch.ones(100)
+    kernels = compiled.explain(x).kernels
+    # What sin has made is freed when exp has ended.
+    assert [(k.operators[0], k.peak) for k in kernels.kernels] == [("sin", 400), ("exp", 800), ("sum", 800)]
+    assert kernels.peak == 800
+    assert "besides its inputs, it holds 800 B at the most" in str(kernels)
+    with torch.autograd.profiler.profile():  # which has the only record of what the CPU's allocator hands out
+        kernels = compiled.explain(x).kernels
+    assert (kernels.failure, kernels.peak, kernels.kernels[0].peak) == (None, None, None)
 
 
 def test_lines_are_the_users():

@@ -24,10 +24,10 @@ then those of backward, each in the order of the program, without the outputs.
     * `cost`: of what is recomputed, `nbytes` moved, `flops` and the partitioner's estimate of `seconds`, or None.
 * `modules`: path -> name of the class, for each module that is called.
 * `sources`: `file` (below the working directory, else its last two parts), `line`, `code`, `function` of the user's.
-* `saved`: in forward's order, what it keeps for backward: `name`; `kind`: "activation" (also a copy in another layout
-  that the compiler keeps of what the caller holds), or what the caller holds
+* `saved`: in forward's order, what it keeps for backward: `name`; `kind`: "activation", or what the caller holds
   anyway ("input", "view of input", "output", "view of output"), or "symbolic size"; `node` in forward;
-  `placeholder` in backward; `readers`: what reads it there, or a view of it; `storage`; `bytes` of that; `reason`.
+  `placeholder` in backward; `readers`: what reads it there, or a view of it; `storage`; `bytes` of that; `reason`. A
+  copy that the compiler keeps of what the caller holds is an activation; its storage is that of the placeholder.
 * `storages`: `bytes`; `held`: as "input", "constant", "output", "saved", "tangent", "gradient" or "temporary";
   `first` and `last` step at which it is alive.
 * `memory`: for each step the bytes alive while it runs, `live` in all, and `saved` those of saved activations.
@@ -223,13 +223,14 @@ def _regions(graphs: Graphs) -> list[dict[str, Any]]:
 def _kernels(graphs: Graphs, index: Mapping[Node, int]) -> list[dict[str, Any]] | None:
     if graphs.kernels is None:
         return None
+    # After partitioning, torch may put other nodes in the place of random ones: those have no index.
     named = {("backward" if n.graph is not graphs.forward.graph else "forward", n.name): i for n, i in index.items()}
     return [
         {
             "graph": one.role,
             "name": printable(one.kernel.name),
             "language": printable(one.kernel.language),
-            "nodes": [named[one.role, name] for name in one.operations],
+            "nodes": [named[key] for name in one.operations if (key := (one.role, name)) in named],
             "launches": one.kernel.launches,
             "why": printable(one.why),
             "seconds": one.seconds,

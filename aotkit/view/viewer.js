@@ -788,8 +788,9 @@ class Viewer {
     box.addEventListener("scroll", this.table);
     new ResizeObserver(this.table).observe(box);
     const step = memory.live.indexOf(totals.peak_bytes), where = step >= 0 ? ` in step ${step}, ${model.nodes[step].name}` : "";
+    const measured = model.measured === null ? "" : `${bytesName(model.measured)} with ${model.data.backend}'s kernels, as measured (line); `;
     return element("section", { class: "column", "aria-label": "program" },
-      element("h3", {}, `forward, then backward; ${bytesName(totals.peak_bytes)} alive at most${where}, node by node; ${model.measured === null ? "" : `${bytesName(model.measured)} with ${model.data.backend}'s kernels, as measured (line); `}inputs do not count`),
+      element("h3", {}, `forward, then backward; ${bytesName(totals.peak_bytes)} alive at most${where}, node by node; ${measured}inputs do not count`),
       this.curve((i) => { box.scrollTop = steps.findIndex((j) => j >= i) * ROW - box.clientHeight / 2; this.choose([i]); }), box);
   }
 
@@ -799,6 +800,7 @@ class Viewer {
     const most = Math.max(1, totals.peak_bytes, this.model.measured ?? 0);
     const point = (bytes, i) => `${((width * i) / last).toFixed(1)} ${(height * (1 - bytes / most)).toFixed(1)}`;
     const area = (bytes) => `M0 ${height}${bytes.map((b, i) => `L${point(b, i)}`).join("")}L${width} ${height}Z`;
+    // What is held at a kernel is drawn at its last operation.
     const held = (kernels ?? []).filter((k) => k.peak_bytes !== null && k.nodes.length)
       .map((k) => [k.peak_bytes, Math.max(...k.nodes)]).sort((a, b) => a[1] - b[1]).map(([bytes, i]) => point(bytes, i));
     const between = (width * this.model.nodes.findIndex((node) => node.graph === "backward")) / last, colours = this.colours;

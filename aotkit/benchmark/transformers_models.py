@@ -74,9 +74,11 @@ def gpt2_xl() -> Model:
     return gpt2(layers=48, heads=25, width=1600, batch=4)
 
 
-def bert() -> Model:
-    """BERT base."""
-    return _loss("Bert", "ForMaskedLM", LANGUAGE), (_tokens(16, 512), _tokens(16, 512))
+def bert(layers: int = 12, heads: int = 12, width: int = 768, batch: int = 16, length: int = 512) -> Model:
+    """BERT base by default."""
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width}
+    model = _loss("Bert", "ForMaskedLM", LANGUAGE, num_hidden_layers=layers, num_attention_heads=heads, **sizes)
+    return model, (_tokens(batch, length), _tokens(batch, length))
 
 
 def t5() -> Model:

@@ -12,38 +12,23 @@ from aotkit.benchmark import transformers_models as hf
 from aotkit.benchmark.models import MLP, ResNet, UNet
 from aotkit.inspection.nodes import bytes_name
 
-WORDS = 256
 SEED = 8  # bytes, for random numbers: an input of the graphs that no caller holds
-
-
-def tokens():
-    return torch.randint(0, WORDS, (4, 32))
+SMALL = {"layers": 2, "heads": 4, "width": 64, "batch": 4, "length": 32}
 
 
 def with_values(built):
-    """They are built without."""
-    model, _ = built
+    """Models of transformers are built without."""
+    model, inputs = built
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, 0, 0.02)
-    return model, [tokens(), tokens()]
-
-
-def llama():
-    sizes = {"hidden_size": 64, "intermediate_size": 176, "num_attention_heads": 4, "num_key_value_heads": 2}
-    more = {"num_hidden_layers": 2, "max_position_embeddings": 32, "use_cache": False}
-    return with_values((hf._loss("Llama", "ForCausalLM", hf.LANGUAGE, vocab_size=WORDS, **sizes, **more), ()))
-
-
-def bert():
-    sizes = {"hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4, "num_hidden_layers": 2}
-    return with_values((hf._loss("Bert", "ForMaskedLM", hf.LANGUAGE, vocab_size=WORDS, **sizes), ()))
+    return model, [torch.randint(0, 256, x.shape) for x in inputs]
 
 
 MODELS = {
     "mlp": lambda: (MLP(2, 64), [torch.randn(64, 64), torch.randn(64, 64)]),
-    "gpt2": lambda: with_values(hf.gpt2(layers=2, heads=2, width=64, length=32)),
-    "llama": llama,
-    "bert": bert,
+    "gpt2": lambda: with_values(hf.gpt2(**SMALL)),
+    "llama": lambda: with_values(hf.llama(**SMALL)),
+    "bert": lambda: with_values(hf.bert(**SMALL)),
     "resnet": lambda: (ResNet((1, 1), 10), [torch.randn(2, 3, 32, 32), torch.randint(0, 10, (2,))]),
     "unet": lambda: (UNet((8, 16)), [torch.randn(2, 3, 32, 32), torch.randint(0, 2, (2, 32, 32))]),
 }

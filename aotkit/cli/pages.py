@@ -38,9 +38,10 @@ def _view(options: argparse.Namespace) -> int:
     from aotkit.view.page import render_page
     from aotkit.view.reading import read_graphs
 
-    page = Path(options.output or Path(options.file).with_suffix(".html"))
     with usage_errors():
-        page.write_text(render_page(read_graphs(options.file)), encoding="utf-8")
+        text = render_page(read_graphs(options.file))
+        page = Path(options.output or Path(options.file).with_suffix(".html"))
+        page.write_text(text, encoding="utf-8")
     if options.json:
         show_json({"schema": 1, "page": str(page)})
     else:
@@ -53,11 +54,11 @@ def _view(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from aotkit.graph_diff.compare import diff
+    from aotkit.graph_diff.compare import compared
     from aotkit.view.reading import read_graphs
 
     with usage_errors():
-        found = diff(*map(read_graphs, options.files))
+        found = compared(*map(read_graphs, options.files))
         if options.output is not None:
             found.save_html(options.output)
     if options.json:

@@ -12,7 +12,7 @@ from aotkit.graph_diff.result import GraphDiff, Operation, Output, Pair
 from aotkit.graph_diff.storages import saved_storages, source_of
 from aotkit.inspection import Cost
 from aotkit.interfaces import Graphs
-from aotkit.view.reading import SCHEMA
+from aotkit.view.schema import require_graphs
 
 TOTALS = ("saved_bytes", "alive_bytes", "recomputed", "views_again", "peak_bytes")
 AGAIN = ("recomputed", "view again")
@@ -25,9 +25,14 @@ def diff(a: Graphs | Mapping[str, Any], b: Graphs | Mapping[str, Any]) -> GraphD
         a, b: `Graphs`, or what `json.load` reads where `Graphs.json()` was written, maybe under another torch.
 
     Raises:
-        TypeError, ValueError: it is neither.
+        TypeError, ValueError: it is neither; the message names the first thing that is wrong in it.
     """
-    data = _data(a), _data(b)
+    return compared(_data(a, "A"), _data(b, "B"))
+
+
+def compared(a: Data, b: Data) -> GraphDiff:
+    """The same for two that `Graphs.json()` returned, or that `require_graphs` has found to be such data."""
+    data = a, b
     numbers = values(*data)
     items = [_items(*side) for side in zip(data, numbers, strict=True)]
     inputs = _paired(items, lambda item: item.role in ("input", "tangent"))
@@ -57,16 +62,13 @@ def diff(a: Graphs | Mapping[str, Any], b: Graphs | Mapping[str, Any]) -> GraphD
     )
 
 
-def _data(graphs: Graphs | Mapping[str, Any]) -> Data:
-    data = graphs.json() if isinstance(graphs, Graphs) else graphs
-    if not isinstance(data, Mapping):
-        raise TypeError(f"diff compares Graphs or the data of Graphs.json(), not {type(data).__name__}")
-    if data.get("schema") != SCHEMA or not all("call" in node for node in data.get("nodes", [{}])):
-        raise ValueError(
-            f"this is no data of graphs of schema {SCHEMA} as this version of aotkit writes it. Write it again: "
-            "json.dump(graphs.json(), file)."
-        )
-    return data
+def _data(graphs: Graphs | Mapping[str, Any], name: str) -> Data:
+    if isinstance(graphs, Graphs):
+        return graphs.json()
+    if not isinstance(graphs, Mapping):
+        raise TypeError(f"diff compares Graphs or the data of Graphs.json(), not {type(graphs).__name__}")
+    require_graphs(graphs, name)
+    return graphs
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +120,7 @@ def _operation(data: Data, item: _Item | None) -> Operation | None:
     if item is None:
         return None
     node = data["nodes"][item.node]
+    cost = node["cost"]
     source, code = source_of(data, node)
     return Operation(
         node=item.node,
@@ -131,7 +134,7 @@ def _operation(data: Data, item: _Item | None) -> Operation | None:
         source=source,
         code=code,
         module=node["module"],
-        cost=Cost(**node["cost"]) if node["cost"] else None,
+        cost=None if cost is None else Cost(cost["nbytes"], cost["flops"], cost["seconds"]),
     )
 
 

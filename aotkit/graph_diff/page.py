@@ -7,13 +7,12 @@ from typing import Any
 from aotkit.graph_diff.markup import render_html
 from aotkit.graph_diff.report import Row, headings, sections
 from aotkit.graph_diff.result import GraphDiff
-from aotkit.printable import printable
 from aotkit.view.page import Program, output, packaged, page, viewer
 
 
 def render_page(diff: GraphDiff) -> str:
     """A page that needs nothing else: no network, no other file."""
-    return page(printable(f"{diff.a['name']} | {diff.b['name']}"), _data(diff), _program())
+    return page(f"{diff.a['name']} | {diff.b['name']}", _data(diff), _program())
 
 
 def render_output(diff: GraphDiff) -> str:

@@ -31,7 +31,8 @@ def source_of(data: Data, node: Data) -> tuple[str, str]:
     """`model.py:28` and the code of that line; "" if the node has none."""
     if node["source"] is None:
         return "", ""
-    source = SourceLine(**data["sources"][node["source"]])
+    found = data["sources"][node["source"]]
+    source = SourceLine(found["file"], found["line"], found["code"], found["function"])
     return str(source), source.code
 
 

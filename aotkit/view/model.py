@@ -67,7 +67,7 @@ from aotkit.interfaces import Graphs
 from aotkit.printable import printable
 from aotkit.view.classes import class_of
 from aotkit.view.lifetimes import Lifetimes, lifetimes
-from aotkit.view.reading import SCHEMA
+from aotkit.view.schema import SCHEMA
 
 HELD = ("output", "saved", "tangent", "gradient", "temporary")
 

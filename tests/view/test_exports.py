@@ -209,7 +209,8 @@ def test_export_writes_what_the_methods_return(graphs, tmp_path, capsys):
     assert json.loads((tmp_path / "x.json").read_text()) == graphs.model_explorer()
     assert capsys.readouterr().out == ""
     data = graphs.json()
-    data["nodes"] *= 9
+    for steps in (data["nodes"], *data["memory"].values()):
+        steps *= 9
     source.write_text(json.dumps(data))
     assert main(["export", str(source), "--format", "mermaid"]) == 2
     assert "Mermaid draws small graphs only" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from aotkit.benchmark.evaluation import evaluate
 from aotkit.inspection.nodes import bytes_name
 from aotkit.testing.case import Inputs
 from aotkit.testing.zoo import CASES
+from aotkit.view.schema import require_graphs
 from tests.view.models import MODELS, Transformer, tutorial_loss, views
 
 CPU = torch.device("cpu")
@@ -45,6 +46,7 @@ RUNS = {
 def test_saved_bytes_and_peak_are_those_of_the_run(name, partition):
     call, fn, inputs = compiled(name, partition)
     data = call.graphs(*inputs).json()
+    require_graphs(data, name)
     state = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else inputs
     for x in state:
         x.grad = None

@@ -13,6 +13,7 @@ from aotkit.errors import AotkitError, UnavailableError, UnknownNameError
 FAMILIES = (demonstration, doctor, explain, pages, listings, checks, benchmarks)
 
 CHECK_FAILED, WRONG_USAGE, UNAVAILABLE = 1, 2, 3
+INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,6 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AotkitError as e:
         print(e, file=sys.stderr)
         return exit_code(e)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     return code
 
 

@@ -1,7 +1,9 @@
 """The command line as a whole: how fast it starts, and what its exit codes mean."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +97,22 @@ def test_each_error_has_an_exit_code(error, code):
 def test_a_device_that_is_missing_is_unavailable(command, capsys):
     assert cli.main([*command.split(), "--device", "cuda"]) == 3
     assert "--device cuda was asked for, but torch finds no CUDA device. Run without it" in capsys.readouterr().err
+
+
+def test_an_interrupt_is_one_line_and_exit_code_130(tmp_path):
+    (tmp_path / "slow.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "aotkit", "explain", "slow.py:f"]
+    # As from a shell: a process whose parent ignores the signal would ignore it, too.
+    program = f"import os, signal; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv({command[0]!r}, {command!r})"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    running = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, text=True, stderr=subprocess.PIPE
+    )
+    with running:
+        assert running.stderr.readline() == "ready\n"
+        running.send_signal(signal.SIGINT)
+        assert running.stderr.read() == "interrupted\n"
+    assert running.returncode == 130
 
 
 def test_the_package_loads_its_names_when_they_are_asked_for():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from aotkit.errors import TraceError
 from aotkit.inspection import kernels as views
+from aotkit.inspection.terminal import paint_of, terminal_width, wrapped
 from aotkit.printable import printable
 
 if TYPE_CHECKING:
@@ -71,8 +72,10 @@ class Explanation:
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        launched, text = self._told()
-        return text if launched is None else f"{text}\n\n{launched}"
+        launched, text = self._told
+        heading, *rest = (wrapped(printable(line), terminal_width()) for line in text.split("\n"))
+        way = "\n".join([paint_of(None)(heading, "heading"), *rest])
+        return way if launched is None else f"{way}\n\n{launched}"
 
     def html(self) -> str:
         """A page of its own, without scripts, with the code of each kernel to unfold."""
@@ -80,7 +83,7 @@ class Explanation:
 
     def json(self) -> dict[str, Any]:
         """All of it as numbers and texts, for `json.dumps`."""
-        launched, _ = self._told()
+        launched, _ = self._told
         way = {"eager": self.eager, "detour": self.detour, "tier": self.tier, "entries": self.entries}
         found = None if launched is None else views.as_json(launched)
         return {"schema": 1, "subject": self.subject, **way, "launched": found}
@@ -97,8 +100,9 @@ class Explanation:
         return "\n\n".join(f"# {printable(name)}\n{code}" for name, code in found.items())
 
     def _repr_html_(self) -> str:
-        return views.as_html(*self._told())
+        return views.as_html(*self._told)
 
+    @functools.cached_property
     def _told(self) -> "tuple[Kernels | None, str]":
         """What it launches, if that can be known, and the words that come before."""
         if self.eager is not None:

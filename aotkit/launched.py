@@ -96,9 +96,9 @@ class Kernels:
         return kernel.bandwidth / self.copying if kernel.bandwidth is not None and self.copying else None
 
     def __str__(self) -> str:
-        from aotkit.inspection.kernels import as_text
+        from aotkit.inspection.kernels_text import render_text
 
-        return as_text(self)
+        return render_text(self)
 
 
 def kernels_of(graphs: Graphs, products: Mapping[str, Product], inputs: Sequence[Any]) -> Kernels:

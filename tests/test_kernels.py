@@ -276,6 +276,26 @@ def test_json_and_text_say_the_same():
     assert "Inductor leaves it to a library" in text
 
 
+@pytest.mark.parametrize("width", [60, 80, 120, 300])
+def test_the_text_fits_the_terminal_and_has_its_colours(width, monkeypatch):
+    explanation = aotkit.compile(block, backend="nop", check=False).explain(*arguments())
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", str(width))
+    plain = str(explanation)
+    assert "\x1b" not in plain
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    coloured = str(explanation)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == str(explanation)
+    assert max(map(len, str(explanation).splitlines())) <= width
+    told = ["partition 'min_cut'", "forward: ", "backward: "]
+    bold = "".join(re.findall(r"\x1b\[1m([^\x1b]*)\x1b\[0m", coloured))
+    assert all(text in bold for text in told)
+    # At every width, all of the names, lines and reasons that a page without end has.
+    assert set(re.findall(r"\w+\.py:\d+", plain)) == set(re.findall(r"\w+\.py:\d+", str(explanation)))
+
+
 def test_asking_changes_nothing():
     def f(x, w):
         x.mul_(2)
@@ -334,5 +354,5 @@ def test_a_graph_that_fails_on_its_own_is_told_without_times():
 
     explanation = aotkit.compile(torch.sin, backend=Fails).explain(torch.ones(2))
     assert explanation.kernels.failure == "RuntimeError: not here\x1b"
-    assert "not timed: RuntimeError: not here " in str(explanation)
+    assert "not timed: RuntimeError: not here\n" in str(explanation)
     assert "\x1b" not in str(explanation)

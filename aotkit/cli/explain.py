@@ -40,14 +40,14 @@ def _explain(options: argparse.Namespace) -> int:
         tell(f"compiling {target.name}")
         explanation = function.explain(*target.inputs)
         tell(f"running {target.name}, kernel by kernel")
-        found = explanation.json() if options.json else str(explanation)
+        found = explanation.json()
     if options.output:
         with usage_errors():
             options.output.write_text(explanation.html(), encoding="utf-8")
     if options.json:
         show_json(found)
     else:
-        print(found)
+        print(explanation)
     return 0
 
 

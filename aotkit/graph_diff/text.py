@@ -2,11 +2,11 @@
 
 import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
 
 from aotkit.graph_diff.report import Section, headings, sections
 from aotkit.graph_diff.result import GraphDiff
+from aotkit.inspection.terminal import wrapped
 
 MOST_ROWS, MOST_CHARACTERS = 20, 44
 
@@ -18,7 +18,7 @@ def render_text(diff: GraphDiff, width: int | None = None) -> str:
     """
     if width is None:
         width = max(80, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 160
-    head = "\n".join(_wrapped(line, width) for line in headings(diff))
+    head = "\n".join(wrapped(line, width) for line in headings(diff))
     return "\n\n".join([head, *(_section(section, width) for section in sections(diff))])
 
 
@@ -29,7 +29,7 @@ def _section(section: Section, width: int) -> str:
     lines = [section.title, *("  " + _padded(row, sizes) for row in rows)]
     if shown and len(section.rows) > len(shown):
         lines.append(f"  and {len(section.rows) - len(shown)} more rows")
-    return "\n".join(_wrapped(line, width) for line in lines)
+    return "\n".join(wrapped(line, width) for line in lines)
 
 
 def _padded(row: Sequence[str], sizes: Sequence[int]) -> str:
@@ -38,7 +38,3 @@ def _padded(row: Sequence[str], sizes: Sequence[int]) -> str:
 
 def _clipped(cell: str) -> str:
     return cell if len(cell) <= MOST_CHARACTERS else f"{cell[: MOST_CHARACTERS - 3]}..."
-
-
-def _wrapped(text: str, width: int) -> str:
-    return textwrap.fill(text, width, subsequent_indent="      ", break_on_hyphens=False)

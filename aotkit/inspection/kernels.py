@@ -1,4 +1,4 @@
-"""What a compiled function launches: as text, as HTML, as JSON.
+"""What a compiled function launches: rows of a table, HTML, JSON.
 
 Names and source lines are the user's text: nothing in them may act as markup, or move the cursor of a terminal.
 """
@@ -25,21 +25,6 @@ _PAGE = (
 )
 
 
-def as_text(kernels: "Kernels") -> str:
-    """A table for each graph, and what is true of all."""
-    parts = [conditions(kernels)]
-    for role in kernels.left_out:
-        rows = [COLUMNS, *(_row(i, k, kernels) for i, k in enumerate(kernels.of(role)))]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
-        lines = [heading(kernels, role)]
-        for row in rows:
-            cells = [c.rjust(w) if i in RIGHT else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-            lines.append("  " + "  ".join(cells).rstrip())
-        lines += [f"  {line}" for line in left_out(kernels, role)]
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
-
-
 def as_html(kernels: "Kernels | None", introduction: str) -> str:
     """A fragment: the tables, and the code of each kernel to unfold."""
     body = f"<pre>{escape(introduction)}</pre>"
@@ -48,7 +33,7 @@ def as_html(kernels: "Kernels | None", introduction: str) -> str:
     body += f"<p>{escape(conditions(kernels))}</p>"
     for role in kernels.left_out:
         found = kernels.of(role)
-        rows = [_cells("th", COLUMNS), *(_cells("td", _row(i, k, kernels)) for i, k in enumerate(found))]
+        rows = [_cells("th", COLUMNS), *(_cells("td", row(i, k, kernels)) for i, k in enumerate(found))]
         body += f"<h4>{escape(heading(kernels, role))}</h4><table>{''.join(rows)}</table>"
         body += "".join(f"<p>{escape(line)}</p>" for line in left_out(kernels, role))
         body += "".join(_details(i, k) for i, k in enumerate(found))
@@ -119,7 +104,8 @@ def left_out(kernels: "Kernels", role: str) -> list[str]:
     return [f"{printable(reason)}: {', '.join(names)}" for reason, names in reasons.items()]
 
 
-def _row(number: int, launched: "Launched", kernels: "Kernels") -> tuple[str, ...]:
+def row(number: int, launched: "Launched", kernels: "Kernels") -> tuple[str, ...]:
+    """A kernel as the texts of `COLUMNS`."""
     share = kernels.share(launched)
     return (
         str(number),

@@ -25,16 +25,25 @@ def has_colours() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def painted(text: str, role: str) -> str:
+def paint_of(colours: bool | None) -> Paint:
+    """What paints lines by their role; by default in colours where standard output has them."""
+    return _painted if (has_colours() if colours is None else colours) else _plain
+
+
+def _painted(text: str, role: str) -> str:
     """Text in the colour of its role, blanks around it left out."""
     bare = text.strip()
     style = _STYLES.get(role)
     return text.replace(bare, f"\x1b[{style}m{bare}\x1b[0m", 1) if style and bare else text
 
 
-def plain(text: str, role: str) -> str:
-    """Text as it is."""
+def _plain(text: str, role: str) -> str:
     return text
+
+
+def wrapped(text: str, width: int) -> str:
+    """A line as several that fit, all but the first of them indented."""
+    return textwrap.fill(text, width, subsequent_indent=" " * 6, break_on_hyphens=False)
 
 
 def fitted(rows: Sequence[Sequence[str]], width: int, right: Sequence[int] = ()) -> list[list[str]]:

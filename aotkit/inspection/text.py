@@ -1,6 +1,5 @@
 """`Graphs` as plain text, for a terminal or a bug report."""
 
-import textwrap
 from itertools import zip_longest
 
 import torch
@@ -10,7 +9,7 @@ from aotkit.inspection.divided import region_lines
 from aotkit.inspection.lines import Line, backward_lines, forward_lines, input_labels, value_label
 from aotkit.inspection.nodes import bytes_name, is_operation, size_hint, tensor_type_name
 from aotkit.inspection.saved import SavedValue, recomputed_views, saved_values, storage_bytes
-from aotkit.inspection.terminal import Paint, fitted, has_colours, painted, plain, terminal_width
+from aotkit.inspection.terminal import Paint, fitted, paint_of, terminal_width, wrapped
 from aotkit.interfaces import Graphs
 from aotkit.printable import printable
 
@@ -26,8 +25,7 @@ def render_text(graphs: Graphs, width: int | None = None, colours: bool | None =
     defaults to the terminal's, at least 60, and to 160 if the output is not a terminal. `colours` are the escape
     sequences of a terminal; by default where the output is one, unless the variable NO_COLOR is set.
     """
-    width = terminal_width() if width is None else width
-    paint = painted if (has_colours() if colours is None else colours) else plain
+    width, paint = terminal_width() if width is None else width, paint_of(colours)
     heading, *rest = _paragraph([title(graphs), operation_count(graphs)], width).split("\n")
     sections = ["\n".join([paint(heading, "heading"), *rest]), _listings(graphs, width, paint)]
     if graphs.backward is not None:
@@ -135,16 +133,12 @@ def _listings(graphs: Graphs, width: int, paint: Paint) -> str:
 def _listing(lines: list[Line], width: int) -> list[Line]:
     """The lines as they are printed: each in one or more, of the same role."""
     heading, *body = lines
-    parts = [Line(part, line.role) for line in body for part in _wrapped("  " + line.text, width).split("\n")]
+    parts = [Line(part, line.role) for line in body for part in wrapped("  " + line.text, width).split("\n")]
     return [Line(heading.text, "heading"), *parts]
 
 
 def _paragraph(lines: list[str], width: int) -> str:
-    return "\n".join(_wrapped(line, width) for line in lines)
-
-
-def _wrapped(text: str, width: int) -> str:
-    return textwrap.fill(text, width, subsequent_indent="      ", break_on_hyphens=False)
+    return "\n".join(wrapped(line, width) for line in lines)
 
 
 def _table(graphs: Graphs, width: int, paint: Paint) -> str:

@@ -14,7 +14,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from aotkit.view.drawing import visible
+from aotkit.printable import printable
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -73,7 +73,7 @@ def page(title: str, data: Mapping[str, Any], program: Program) -> str:
     script = _script("aotkit", program)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src blob:"
-    return _PAGE.format(policy=policy, title=escape(visible(title)), id="aotkit", data=_embedded(data), script=script)
+    return _PAGE.format(policy=policy, title=escape(printable(title)), id="aotkit", data=_embedded(data), script=script)
 
 
 def output(fallback: str, data: Mapping[str, Any], program: Program, height: int) -> str:

@@ -72,6 +72,15 @@ def test_a_function_or_module_is_explained(explain, name, kernel):
     assert "imported" not in out
 
 
+def test_colours_go_by_where_the_text_goes(explain, monkeypatch):
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert "\x1b" not in explain("train.py:own", "--backend", "nop")[1]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert explain("train.py:own", "--backend", "nop")[1].startswith("\x1b[1m")
+
+
 def test_json_and_a_page(explain, tmp_path):
     code, out, _ = explain("train.py:compiled", "--json", "-o", "page.html")
     assert code == 0

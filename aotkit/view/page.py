@@ -72,7 +72,7 @@ def page(title: str, data: Mapping[str, Any], program: Program) -> str:
     """A page that shows data by a program. Its policy lets it load nothing and run no other script."""
     script = _script("aotkit", program)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src blob:"
+    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:"
     return _PAGE.format(policy=policy, title=escape(printable(title)), id="aotkit", data=_embedded(data), script=script)
 
 

@@ -7,6 +7,9 @@ const CHARACTER = 6.7; // width of one at 11 px, monospace
 const ROW = 20; // height of a row of the program, in px
 const LONGEST = 30; // an edge over more ranks than that makes no room for itself among the boxes
 const STACKED = 3; // as many equal modules are one stack
+const VS_CODE_THEMES = {
+  "vscode-light": "light", "vscode-high-contrast-light": "light", "vscode-dark": "dark", "vscode-high-contrast": "dark",
+};
 const DETAILED = 150; // up to so many operations all of them are drawn at first
 
 /** Show `data` in the element `host`, in a shadow tree of its own; returns what scripts can do with the viewer. */
@@ -836,23 +839,21 @@ class Viewer {
   }
 
   async image(kind) {
-    const svg = new Blob([this.picture()], { type: "image/svg+xml" });
-    if (kind === "svg") return svg;
-    const address = URL.createObjectURL(svg), picture = new Image();
-    try {
-      await new Promise((resolve, reject) => { picture.onload = resolve; picture.onerror = reject; picture.src = address; });
-      const scale = Math.min(2, 16000 / Math.max(picture.width, picture.height)); // browsers draw no larger canvas
-      const canvas = element("canvas", { width: Math.ceil(picture.width * scale), height: Math.ceil(picture.height * scale) });
-      canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
-      return await new Promise((resolve) => canvas.toBlob(resolve));
-    } finally {
-      URL.revokeObjectURL(address);
-    }
+    const svg = this.picture(), picture = new Image();
+    if (kind === "svg") return new Blob([svg], { type: "image/svg+xml" });
+    picture.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`; // VS Code lets no blob be an image
+    await picture.decode();
+    const scale = Math.min(2, 16000 / Math.max(picture.width, picture.height)); // browsers draw no larger canvas
+    const canvas = element("canvas", { width: Math.ceil(picture.width * scale), height: Math.ceil(picture.height * scale) });
+    canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
+    return await new Promise((resolve) => canvas.toBlob(resolve));
   }
 
   async download(kind) {
-    const address = URL.createObjectURL(await this.image(kind));
-    element("a", { href: address, download: `graphs.${kind}` }).click();
+    const address = URL.createObjectURL(await this.image(kind)), link = element("a", { href: address, download: `graphs.${kind}` });
+    this.root.append(link); // VS Code saves what it sees a click on
+    link.click();
+    link.remove();
     setTimeout(() => URL.revokeObjectURL(address), 1000);
   }
 
@@ -864,7 +865,8 @@ class Viewer {
 
 /** The theme of the notebook or the page around; else what the user prefers. */
 function themeOf(host) {
-  const body = document.body.dataset;
-  const said = { true: "light", false: "dark" }[body.jpThemeLight] ?? { "vscode-dark": "dark", "vscode-light": "light" }[body.vscodeThemeKind];
+  const { jpThemeLight, vscodeThemeKind } = document.body.dataset; // of JupyterLab and nbconvert; of VS Code
+  const said = { true: "light", false: "dark" }[jpThemeLight] ?? VS_CODE_THEMES[vscodeThemeKind]
+    ?? { dark: "dark", default: "light", light: "light" }[document.documentElement.getAttribute("theme")]; // Colab
   return host.dataset.theme ?? said ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 }

@@ -103,7 +103,7 @@ class Browser:
     def requests(self):
         """The addresses that the page has asked for, but for itself and what it made."""
         asked = [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
-        return [address for address in asked if not address.startswith(("file:", "blob:"))]
+        return [address for address in asked if not address.startswith(("file:", "blob:", "data:"))]
 
     def problems(self):
         """What the page has thrown, or the console calls an error."""

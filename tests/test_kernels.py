@@ -276,24 +276,28 @@ def test_json_and_text_say_the_same():
     assert "Inductor leaves it to a library" in text
 
 
+@pytest.fixture(scope="module")
+def explained():
+    return aotkit.compile(block, backend="nop", check=False).explain(*arguments())
+
+
 @pytest.mark.parametrize("width", [60, 80, 120, 300])
-def test_the_text_fits_the_terminal_and_has_its_colours(width, monkeypatch):
-    explanation = aotkit.compile(block, backend="nop", check=False).explain(*arguments())
+def test_the_text_fits_the_terminal_and_has_its_colours(explained, width, monkeypatch):
     for name in ("NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", str(width))
-    plain = str(explanation)
+    plain = str(explained)
     assert "\x1b" not in plain
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    coloured = str(explanation)
+    coloured = str(explained)
     monkeypatch.setenv("NO_COLOR", "1")
-    assert re.sub(r"\x1b\[\d+m", "", coloured) == str(explanation)
-    assert max(map(len, str(explanation).splitlines())) <= width
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == str(explained)
+    assert max(map(len, str(explained).splitlines())) <= width
     told = ["partition 'min_cut'", "forward: ", "backward: "]
     bold = "".join(re.findall(r"\x1b\[1m([^\x1b]*)\x1b\[0m", coloured))
     assert all(text in bold for text in told)
     # At every width, all of the names, lines and reasons that a page without end has.
-    assert set(re.findall(r"\w+\.py:\d+", plain)) == set(re.findall(r"\w+\.py:\d+", str(explanation)))
+    assert set(re.findall(r"\w+\.py:\d+", plain)) == set(re.findall(r"\w+\.py:\d+", str(explained)))
 
 
 def test_asking_changes_nothing():

@@ -287,9 +287,7 @@ def test_kernels_that_are_not_the_same():
     (fusion,) = twice.kernels
     assert [[names[i] for i in kernel.nodes] for kernel in (*fusion.a, *fusion.b)] == [["sin", "cos"], ["cos"]]
     assert not aotkit.diff(fused(["mm"], ["sin"]), fused(["mm"], ["exp"])).kernels
-    # Where one side has not asked for its kernels, or an older aotkit has written them, nothing is known of them.
-    old = {key: value for key, value in split.json().items() if key != "kernels"}
-    assert aotkit.diff(whole, old).identical
+    # Where one side has not asked for its kernels, nothing is known of them.
     assert aotkit.diff(graphs, whole).identical
 
 

@@ -27,7 +27,7 @@ def different_kernels(a: Data, b: Data, pairs: Pairs) -> list[Fusion]:
 
     Kernels of one operation are told only next to one that fuses it: what one side computes alone is no fusion.
     """
-    if a.get("kernels") is None or b.get("kernels") is None:  # files may be older than that key
+    if a["kernels"] is None or b["kernels"] is None:
         return []
     found = _different((_kernels(a), _kernels(b)), pairs)
     return [fusion for fusion in found if any(len(one.nodes) > 1 for one in (*fusion.a, *fusion.b))]

@@ -48,7 +48,7 @@ def headings(diff: GraphDiff) -> list[str]:
     return [
         printable(
             f"{side}  {data['name']}: backend {data['backend']}, partition {data['partition']}, torch {data['torch']}"
-            + ("" if data.get("kernels") is None else f", {_count(len(data['kernels']), 'kernel')}")
+            + ("" if data["kernels"] is None else f", {_count(len(data['kernels']), 'kernel')}")
         )
         for side, data in (("A", diff.a), ("B", diff.b))
     ]

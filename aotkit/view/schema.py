@@ -29,8 +29,9 @@ def require_graphs(data: Any, name: str) -> None:
         _object({"schema": _one_of(SCHEMA)})(data, "")
         # What links go to is counted before they are followed.
         of_lists: dict[str, Check] = dict.fromkeys(_LINKED, _list_of(_object({})))
+        of_lists["kernels"] = _or_null(_list_of(_object({})))
         _object(of_lists)(data, "")
-        _graphs({key: len(data[key]) for key in of_lists})(data, "")
+        _graphs({key: len(data[key] or ()) for key in of_lists})(data, "")
         _require_order(data)
     except ValueError as e:
         raise ValueError(f"{name} holds no graphs of schema {SCHEMA}: {e}. {ADVICE}") from None
@@ -38,8 +39,8 @@ def require_graphs(data: Any, name: str) -> None:
 
 def _graphs(lengths: Mapping[str, int]) -> Check:
     """All of it, with lists of so many entries."""
-    node, source, storage, region = (
-        _index_of(key, lengths[key]) for key in ("nodes", "sources", "storages", "regions")
+    node, source, storage, region, kernel = (
+        _index_of(key, lengths[key]) for key in ("nodes", "sources", "storages", "regions", "kernels")
     )
     cost = _object({"nbytes": _or_null(_size), "flops": _size, "seconds": _or_null(_seconds)})
     tensor = _object({"dtype": _text, "shape": _list_of(_dimension), "bytes": _or_null(_size)})
@@ -61,6 +62,7 @@ def _graphs(lengths: Mapping[str, int]) -> Check:
                         "source": _or_null(source),
                         "region": _or_null(region),
                         "outside": _list_of(_text),
+                        "kernels": _list_of(kernel),
                         "cost": _or_null(cost),
                     }
                 )
@@ -85,8 +87,22 @@ def _graphs(lengths: Mapping[str, int]) -> Check:
             "regions": _list_of(
                 _object({"graph": _text, "backend": _text, "nodes": _list_of(_text), "failure": _or_null(_text)})
             ),
+            "kernels": _or_null(
+                _list_of(
+                    _object(
+                        {
+                            **dict.fromkeys(("graph", "name", "language", "why"), _text),
+                            "nodes": _list_of(node),
+                            "launches": _or_null(_size),
+                            "seconds": _or_null(_seconds),
+                            "peak_bytes": _or_null(_size),
+                        }
+                    )
+                )
+            ),
             "totals": _object(
                 dict.fromkeys(("saved_bytes", "alive_bytes", "recomputed", "views_again", "peak_bytes"), _size)
+                | {"measured_peak_bytes": _or_null(_size)}
             ),
         }
     )

@@ -74,7 +74,7 @@ class Model {
     });
     this.hasModules = data.nodes.some((node) => node.module);
     this.operations = this.isOperation.filter(Boolean).length;
-    this.measured = data.totals.measured_peak_bytes ?? null; // of the backend's kernels, if they are known
+    this.measured = data.totals.measured_peak_bytes; // of the backend's kernels, if they are known
   }
 
   around(i) {
@@ -180,7 +180,7 @@ function described(model, key, nodes) {
     key, nodes, isGroup, chips: [], size: operations.length, stack: 1, class: isGroup ? "group" : first.class,
     saved: first.graph === "forward" ? model.savedBytes(nodes) : 0,
     again: operations.filter((i) => model.nodes[i].role === "recomputed").length,
-    colour: isGroup ? {} : { region: first.region, kernel: first.kernels?.[0] ?? null },
+    colour: isGroup ? {} : { region: first.region, kernel: first.kernels[0] ?? null },
     title: first.operator, sub: nodes.length > 1 ? "" : first.type,
   };
   if (!isGroup) {
@@ -722,7 +722,7 @@ class Viewer {
     const { model } = this, node = model.nodes[i], source = model.source(i), row = model.data.saved[model.savedOf.get(i)];
     const names = (list) => clip(list.map((j) => model.nodes[j].name).join(", "), 300);
     const region = node.region === null ? null : model.data.regions[node.region];
-    const kernels = (node.kernels ?? []).map((k) => ({ number: k, ...model.data.kernels[k] }));
+    const kernels = node.kernels.map((k) => ({ number: k, ...model.data.kernels[k] }));
     const cost = node.cost && [`${bytesName(node.cost.nbytes)} moved`, node.cost.flops ? `${node.cost.flops} FLOP` : "",
       node.cost.seconds === null ? "" : `about ${(node.cost.seconds * 1e6).toPrecision(3)} us`].filter(Boolean).join(", ");
     return [

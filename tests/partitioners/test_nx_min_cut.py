@@ -113,20 +113,22 @@ def test_ties_are_broken_by_the_work_to_recompute(split):
 
 
 def test_what_is_small_is_saved_rather_than_computed_for_each_element(split):
-    """The key of a dropout, two numbers, and the mean and deviation of each row: 2 of 512 bytes of a row."""
-    x, gain = torch.randn(32, 256, requires_grad=True), torch.randn(256, requires_grad=True)
+    """The key of a dropout, and two numbers for each row; not its mask, nor what can be had with what is large."""
+    x = torch.randn(32, 256, requires_grad=True)
 
-    def function(x: Tensor, gain: Tensor, seed: Tensor) -> Tensor:
+    def function(x: Tensor, seed: Tensor) -> Tensor:
         key = (seed * 0x2545F4914F6CDD1D >> 33) ^ seed
         kept = (torch.arange(x.numel()).view_as(x) * key) % 1000 > 100
-        return F.layer_norm(x * kept, (256,), gain)
+        y = x * kept
+        return y * (y.square().mean(1, keepdim=True) + 1e-5).rsqrt()
 
-    graphs = split(partition, function, x, gain, torch.tensor(5))
-    rows, one = 2 * 32 * 4, 8
-    assert graphs.saved_bytes == rows + one, graphs.saved
-    again = {str(node.target) for node in graphs.backward.graph.nodes}
-    assert "aten.gt.Scalar" in again  # the mask is as large as x
-    assert not again & {"aten.native_layer_norm.default", "aten.var_mean.correction", "aten.rsqrt.default"}
+    graphs = split(partition, function, x, torch.tensor(5))
+    assert {str(node.target) for node in graphs.saved if node.op != "placeholder"} == {
+        "aten.rsqrt.default",
+        "aten.bitwise_xor.Tensor",
+    }
+    normed = split(partition, lambda x: F.layer_norm(x, (256,)).sin(), x)
+    assert normed.saved_bytes == 0
 
 
 def test_a_dropout_mask_is_saved_and_no_copy_of_its_input(split):

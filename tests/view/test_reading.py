@@ -51,14 +51,16 @@ def fn(x):
 
 @pytest.fixture(scope="module")
 def data():
-    """With what a node can have: an item of a tuple, a recomputed one, one in a region."""
+    """With what a node can have: an item of a tuple, a recomputed one, one in a region, one in a kernel."""
 
     def declines(node):
         return "sums" if "add" in str(node.target) else None
 
     backend = aotkit.Backend(lambda gm, _: gm, declines=declines)
-    found = aotkit.extract(fn, torch.ones(4, requires_grad=True), backend=backend, partition="min_cut").json()
+    compiled = aotkit.compile(fn, backend=backend, partition="min_cut")
+    found = compiled.explain(torch.ones(4, requires_grad=True)).graphs.json()
     assert found["regions"]
+    assert found["kernels"]
     assert found["totals"]["recomputed"]
     assert any(node["operator"] == "getitem" for node in found["nodes"])
     return found

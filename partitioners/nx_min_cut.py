@@ -198,8 +198,8 @@ def below(limit: Limit, values: Values, sides: Sides, costs: Tradeoff) -> Choice
             e.least,
         ) from None
     _log.info(
-        "nx_min_cut holds at most %s of %s at once, and saves %s; no partition within that, which breaks the forward "
-        "pass at the same places, is faster by more than %.2f %%, by estimated time.",
+        "nx_min_cut holds at most %s of %s at once, and saves %s; no partition within that, of those that it can put "
+        "together, is faster by more than %.2f %%, by estimated time.",
         bytes_name(highest), bytes_name(most), bytes_name(choice.kept), 100 * choice.gap,
     )  # fmt: skip
     return choice

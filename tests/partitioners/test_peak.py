@@ -19,8 +19,10 @@ from aotkit.benchmark.models import ResNet, UNet, mlp
 from aotkit.inspection import saved_values
 from aotkit.partitioners import nx_min_cut
 from aotkit.partitioners.rematerialization.devices import Device
+from aotkit.partitioners.rematerialization.labels import fastest_path
 from aotkit.partitioners.rematerialization.lifetimes import Lifetimes, lifetimes
-from aotkit.partitioners.rematerialization.peak import Paths, fastest_below, paths_of, peak_of
+from aotkit.partitioners.rematerialization.paths import Paths
+from aotkit.partitioners.rematerialization.peak import fastest_below, paths_of, peak_of
 from aotkit.partitioners.rematerialization.roofline import tradeoff
 from aotkit.partitioners.rematerialization.segments import Segment
 from aotkit.partitioners.rematerialization.tradeoff import OverBudget, fastest
@@ -102,7 +104,7 @@ def test_a_larger_limit_takes_no_more_time_and_each_is_used(name):
         choice, peak = fastest_below(paths, costs, lives, limit)
         assert peak <= limit
         times.append(costs.anyway + choice.time)
-    assert all(after <= 1.005 * before for before, after in itertools.pairwise(times))
+    assert all(after <= before for before, after in itertools.pairwise(times))
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -191,6 +193,7 @@ def random_paths(seed, places=6, steps=8):
     draw = random.Random(seed)
     pairs = [pair for pair in itertools.combinations(range(places), 2) for _ in range(3)]
     segments = [Segment(*pair, [k], [], draw.randrange(1, 50) * (pair[1] - pair[0])) for k, pair in enumerate(pairs)]
+    between = {pair: [k for k, other in enumerate(pairs) if other == pair] for pair in pairs}
     none = [None] * len(segments)
     size = [draw.randrange(1, 20) for _ in segments]
     start = [draw.randrange(steps) for _ in segments]
@@ -203,22 +206,17 @@ def random_paths(seed, places=6, steps=8):
     for count in range(places - 1):
         for middle in itertools.combinations(range(1, places - 1), count):
             ways = itertools.pairwise((0, *middle, places - 1))
-            for chosen in itertools.product(*(paths.between[way] for way in ways)):
+            for chosen in itertools.product(*(between[way] for way in ways)):
                 path = paths.path(chosen)
                 found.append((path.peak, path.time))
     return paths, found
 
 
-def test_paths_are_close_to_the_best_of_all_and_the_bound_holds():
-    exact = total = 0
-    for seed in range(40):
+def test_paths_are_the_best_of_all():
+    for seed in range(20):
         paths, found = random_paths(seed)
-        peaks = sorted(peak for peak, _ in found)
-        for limit in (peaks[len(peaks) // 100], peaks[len(peaks) // 10], peaks[-1]):
-            best = min(time for peak, time in found if peak <= limit)
-            path = paths.fastest_below(limit)
+        peaks = sorted(peak for peak, _ in found if peak >= paths.smallest.peak)
+        for limit in (peaks[0], *peaks[:: len(peaks) // 8], peaks[-1]):
+            path, bound = fastest_path(paths, limit)
             assert path.peak <= limit
-            assert path.time - paths.gap(path, limit) <= best <= path.time
-            exact += path.time == best
-            total += 1
-    assert exact >= 0.9 * total
+            assert bound == path.time == min(time for peak, time in found if peak <= limit)

@@ -1,0 +1,154 @@
+"""The fastest path that never holds more than a limit: a shortest path with one resource for each step.
+
+A label is a way to a place. It is extended by every segment from there, and dropped if another one is as fast and holds
+no more at any step that matters; if no way from there on keeps within the limit; or if a Lagrangian bound says that it
+will be no faster than a path that is known (Dumitrescu and Boland, 2003). So the result is exact, unless more labels
+are left at a place than its width. Then those of the lowest bounds go on, and the others bound what is missed.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from aotkit.partitioners.rematerialization.paths import PRICES, ROUNDS, Path, Paths
+
+WIDTHS = (32, 128, 512)
+BLOCK = 64  # labels that are compared at once
+HALF = 0.5  # a unit of time: times are whole, what they are compared with is rounded
+
+
+def fastest_path(paths: Paths, limit: float) -> tuple[Path, float]:
+    """(the fastest path found whose peak is within a limit, what no path within it can be faster than).
+
+    Args:
+        limit: not below the peak of the smallest path.
+    """
+    best = min((path for path in paths.explored.found if path.peak <= limit), key=lambda path: path.time)
+    search = _Search(paths, limit)
+    bound = search.bound
+    for width in WIDTHS:
+        if bound > best.time - HALF:
+            return best, best.time
+        better, least = search.faster_than(best.time, width)
+        best, bound = better or best, max(bound, least)
+    return best, bound
+
+
+@dataclass
+class _Labels:
+    """Ways to one place.
+
+    Attributes:
+        time: [labels].
+        held: [labels, steps].
+        cost: [labels, prices], time and what is held beyond the limit, at prices.
+        came: [labels, 2], the last segment, and the label that it extends.
+    """
+
+    time: Tensor
+    held: Tensor
+    cost: Tensor
+    came: Tensor
+
+    def __getitem__(self, which: Tensor) -> "_Labels":
+        return _Labels(self.time[which], self.held[which], self.cost[which], self.came[which])
+
+
+class _Search:
+    """For a path within a limit.
+
+    Attributes:
+        bound: what no path can be faster than.
+        costs: [segments, prices], time and bytes at prices: of each price of a byte, those that bound the most.
+        rest: [places, prices], the least that ways from a place to the last one cost.
+    """
+
+    def __init__(self, paths: Paths, limit: float) -> None:
+        self.paths, self.limit = paths, limit
+        explored = paths.explored
+        bounds = explored.least - limit * explored.prices.sum(1)
+        self.bound = float(bounds.max())
+        prices = explored.prices.view(PRICES, ROUNDS, -1)[range(PRICES), bounds.view(PRICES, ROUNDS).argmax(1)]
+        self.start = (paths.fixed - limit) @ prices.T
+        self.costs = paths.time[:, None] + paths.alive @ prices.T
+        self.rest = torch.full((paths.last + 1, PRICES), math.inf, dtype=torch.float64)
+        self.rest[-1] = 0
+        for place in reversed(range(paths.last)):
+            for stop, numbers in paths.after[place]:
+                self.rest[place] = torch.minimum(self.rest[place], self.costs[numbers].amin(0) + self.rest[stop])
+
+    def faster_than(self, time: float, width: int) -> tuple[Path | None, float]:
+        """(the fastest path that takes less time, if one is found, what no path can be faster than).
+
+        Args:
+            width: of labels at a place, about.
+        """
+        paths = self.paths
+        came = [torch.zeros((1, 2), dtype=torch.long)] * paths.last
+        waiting: list[list[_Labels]] = [[] for _ in range(paths.last + 1)]
+        waiting[0].append(_Labels(torch.zeros(1, dtype=torch.float64), paths.fixed[None], self.start[None], came[0]))
+        dropped = math.inf
+        for place in range(paths.last):
+            if not waiting[place]:
+                continue
+            labels, bound = self._best(place, _joined(waiting[place]), width)
+            waiting[place].clear()
+            came[place], dropped = labels.came, min(dropped, bound)
+            for stop, numbers in paths.after[place]:
+                extended = self._extended(labels, stop, numbers, time)
+                if len(extended.time):
+                    waiting[stop].append(extended)
+        if not waiting[-1]:
+            return None, min(time, dropped)
+        ends = _joined(waiting[-1])
+        found = paths.path(self._way(came, ends.came[ends.time.argmin()]))
+        return found, min(found.time, dropped)
+
+    def _best(self, place: int, labels: _Labels, width: int) -> tuple[_Labels, float]:
+        """(the labels of the lowest bounds that no others dominate, the lowest bound of what is left).
+
+        One dominates another if it is as fast and holds no more, where the limit may be exceeded later.
+        """
+        bounds = (labels.cost + self.rest[place]).amax(1)
+        harmless = self.limit - self.paths.more[1][place]
+        matters = (labels.held > harmless).any(0)
+        compared = torch.cat([labels.time[:, None], torch.maximum(labels.held, harmless)[:, matters]], 1)
+        compared = torch.unique(compared - compared.amin(0), dim=1)  # many steps differ by what all labels hold
+        order = bounds.argsort(stable=True)
+        kept: list[int] = []
+        for start in range(0, len(order), BLOCK):
+            if len(kept) >= width:
+                return labels[order[kept]], float(bounds[order[start]])
+            some = compared[order[start : start + BLOCK]]
+            by_others = (compared[order[kept]][:, None] <= some).all(2).any(0)
+            by_one_of_them = (some[:, None] <= some).all(2).triu(1).any(0)
+            kept += (start + (~(by_others | by_one_of_them)).nonzero()[:, 0]).tolist()
+        return labels[order[kept]], math.inf
+
+    def _extended(self, labels: _Labels, stop: int, numbers: Tensor, time: float) -> _Labels:
+        """By each of some segments to a place, if that can be completed within the limit and in less time."""
+        cost = labels.cost[:, None] + self.costs[numbers]
+        label, number = ((cost + self.rest[stop]).amax(2) < time - HALF).nonzero(as_tuple=True)
+        segment = numbers[number]
+        held = labels.held[label] + self.paths.alive[segment]
+        new = _Labels(
+            labels.time[label] + self.paths.time[segment], held, cost[label, number], torch.stack([segment, label], 1)
+        )
+        return new[(held + self.paths.more[0][stop]).amax(1) <= self.limit]
+
+    def _way(self, came: Sequence[Tensor], last: Tensor) -> list[int]:
+        """The segments of a path that ends with a label."""
+        segment, label = last.tolist()
+        way = [segment]
+        while place := self.paths.segments[segment].start:
+            segment, label = came[place][label].tolist()
+            way.append(segment)
+        return way[::-1]
+
+
+def _joined(labels: Sequence[_Labels]) -> _Labels:
+    parts = zip(*((some.time, some.held, some.cost, some.came) for some in labels), strict=True)
+    return _Labels(*map(torch.cat, parts))

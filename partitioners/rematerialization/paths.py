@@ -1,0 +1,162 @@
+"""The ways through the places of a forward pass: one segment after the other, and what they hold at each step.
+
+Bytes get a price at each step; for given prices a shortest path is the best cut. The prices move to the steps where
+there is too much (Freund and Schapire's multiplicative weights, 1999), as in a game: for each price of a byte of the
+peak this comes close to the best of time and peak together. No path takes less than a shortest one at any prices, which
+bounds what others can reach.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from aotkit.inspection.memory import bytes_alive
+from aotkit.partitioners.rematerialization.lifetimes import Lifetimes
+from aotkit.partitioners.rematerialization.segments import Segment
+
+PRICES = 24
+ROUNDS = 20
+RATE = 4.0  # of the multiplicative weights
+
+
+@dataclass(frozen=True)
+class Path:
+    """Segments, one after the other.
+
+    Attributes:
+        segments: their numbers.
+        time: in units of the problem.
+        peak: bytes.
+    """
+
+    segments: tuple[int, ...]
+    time: float
+    peak: float
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What shortest paths tell.
+
+    No path takes less time than least - (prices * what it holds).sum(), for each row of prices.
+
+    Attributes:
+        found: paths of which none is slower and larger than another, the smallest first.
+        prices: [PRICES * ROUNDS, steps], of a byte.
+        least: [PRICES * ROUNDS].
+    """
+
+    found: Sequence[Path]
+    prices: Tensor
+    least: Tensor
+
+
+class Paths:
+    """All ways to put segments one after the other.
+
+    Attributes:
+        alive: [segments, steps], bytes. Steps are those at which the peak may be.
+        fixed: [steps], what is alive besides.
+        time: [segments], whole numbers.
+        after: for each place, the places to which segments lead from there, with their numbers.
+        last: the last place.
+    """
+
+    def __init__(self, segments: Sequence[Segment], lifetimes: Lifetimes) -> None:
+        self.segments = segments
+        self.last = max(segment.stop for segment in segments)
+        rows = [bytes_alive(lifetimes.spans(s.saved, s.recomputed), lifetimes.steps) for s in segments]
+        highest = _highest(torch.tensor([lifetimes.fixed, *rows], dtype=torch.float64).T.contiguous())
+        self.fixed, self.alive = highest[:, 0], highest[:, 1:].T.contiguous()
+        self.time = torch.tensor([s.time for s in segments], dtype=torch.float64)
+        between: dict[tuple[int, int], list[int]] = {}
+        for number, s in enumerate(segments):
+            between.setdefault((s.start, s.stop), []).append(number)
+        self.after: list[list[tuple[int, Tensor]]] = [[] for _ in range(self.last + 1)]
+        for (start, stop), numbers in between.items():
+            self.after[start].append((stop, torch.tensor(numbers)))
+
+    def path(self, segments: Sequence[int]) -> Path:
+        """What segments take together."""
+        chosen = list(segments)
+        return Path(tuple(chosen), float(self.time[chosen].sum()), float(self.held(chosen).max()))
+
+    def held(self, segments: Sequence[int]) -> Tensor:
+        """[steps]: the bytes that are alive."""
+        return self.fixed + self.alive[list(segments)].sum(0)
+
+    def shortest(self, costs: Tensor) -> list[int]:
+        """The segments of the path that costs least; each segment has a cost."""
+        cost = costs.tolist()
+        best, by = [0.0, *[math.inf] * self.last], [-1] * (self.last + 1)
+        for start, ways in enumerate(self._ways):
+            for stop, choices in ways:
+                cheapest = min(choices, key=cost.__getitem__)
+                if best[start] + cost[cheapest] < best[stop]:
+                    best[stop], by[stop] = best[start] + cost[cheapest], cheapest
+        path = [by[-1]]
+        while start := self.segments[path[-1]].start:
+            path.append(by[start])
+        return path[::-1]
+
+    @cached_property
+    def _ways(self) -> list[list[tuple[int, list[int]]]]:
+        return [[(stop, numbers.tolist()) for stop, numbers in ways] for ways in self.after]
+
+    @cached_property
+    def explored(self) -> Explored:
+        """By prices of a byte from one beside which time does not matter to one that hardly matters itself."""
+        found, prices, least = [self.path(self.shortest(self.time))], [], []
+        weights = torch.full_like(self.fixed, 1 / len(self.fixed))
+        whole = float(self.time.max()) / float(self.fixed.max() + self.alive.max())
+        for price in (whole * 10.0**-k for k in torch.linspace(-6, 4, PRICES).tolist()):
+            for _ in range(ROUNDS):
+                path = self.shortest(self.time + price * (self.alive @ weights))
+                held = self.held(path)
+                found.append(Path(tuple(path), float(self.time[path].sum()), float(held.max())))
+                prices.append(price * weights)
+                least.append(found[-1].time + float(held @ prices[-1]))
+                weights = weights * torch.exp(RATE * (held / held.max() - 1))
+                weights = weights / weights.sum()
+        return Explored(_best(found), torch.stack(prices), torch.tensor(least, dtype=torch.float64))
+
+    @property
+    def smallest(self) -> Path:
+        """Of those that are known."""
+        return self.explored.found[0]
+
+    @cached_property
+    def more(self) -> tuple[Tensor, Tensor]:
+        """[places, steps] each: the least and the most bytes that ways from a place to the last one add."""
+        least = torch.full((self.last + 1, len(self.fixed)), math.inf, dtype=torch.float64)
+        most = -least
+        least[-1] = most[-1] = 0
+        for place in reversed(range(self.last)):
+            for stop, numbers in self.after[place]:
+                least[place] = torch.minimum(least[place], self.alive[numbers].amin(0) + least[stop])
+                most[place] = torch.maximum(most[place], self.alive[numbers].amax(0) + most[stop])
+        return least, most
+
+
+def _highest(held: Tensor) -> Tensor:
+    """The rows of which none is at most as large as the one before or after, in any column."""
+    kept: list[int] = []
+    for step in range(len(held)):
+        while kept and bool((held[kept[-1]] <= held[step]).all()):
+            kept.pop()
+        if not kept or bool((held[step] > held[kept[-1]]).any()):
+            kept.append(step)
+    return held[kept]
+
+
+def _best(paths: Sequence[Path]) -> list[Path]:
+    """Those of which no other is faster and smaller, the smallest first."""
+    kept: list[Path] = []
+    for path in sorted(paths, key=lambda p: (p.peak, p.time)):
+        if not kept or path.time < kept[-1].time:
+            kept.append(path)
+    return kept

@@ -8,7 +8,7 @@ below 1 recomputes from inputs that the function has changed since (running stat
 
 import operator
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -305,12 +305,16 @@ def storages(node: Node) -> dict[Any, int]:
     return found
 
 
-def is_view(node: Node) -> bool:
-    """Whether all of a node's memory is its inputs': recomputing it moves no data."""
+def is_view(node: Node, memory: Callable[[Node], Mapping[Any, int]] = storages) -> bool:
+    """Whether all of a node's memory is its inputs': recomputing it moves no data.
+
+    Args:
+        memory: what `storages` gives, if that is known.
+    """
     if node.target is operator.getitem:
-        return is_view(node.all_input_nodes[0])
-    own = storages(node).keys()
-    return bool(own) and own <= {storage for i in node.all_input_nodes for storage in storages(i)}
+        return is_view(node.all_input_nodes[0], memory)
+    own = memory(node).keys()
+    return bool(own) and own <= {storage for i in node.all_input_nodes for storage in memory(i)}
 
 
 def flops(node: Node) -> int:

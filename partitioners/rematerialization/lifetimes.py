@@ -87,7 +87,7 @@ def lifetimes(values: Values, sides: Sides) -> Lifetimes:
     gradients = [node for node in graph.nodes if node in sides.backward and node.op != "output"]
     early = [node for node, in_forward in zip(nodes, values.in_forward, strict=True) if in_forward]
     barriers = {node for node in graph.nodes if node.op == "call_function" and not is_cheap(node)}
-    free = {node for node in graph.nodes if is_free(node)}
+    free = {node for node in graph.nodes if is_free(node, memories.__getitem__)}
     at, turn = numbered(early, 0, barriers)
     at_backward, steps = numbered(gradients, turn, barriers)
     first: list[int | None] = [None] * len(nodes)
@@ -112,8 +112,9 @@ def lifetimes(values: Values, sides: Sides) -> Lifetimes:
 
     inputs = {memory for node in sides.inputs for memory in memories[node]}
     outputs = {memory for node in sides.outputs for memory in memories[node]}
-    forward = uses_of(early, at, memories, barriers, free)
-    backward = uses_of([*reversed(late), *gradients], at_backward, memories, barriers, free)
+    reads = reads_of(graph.nodes, memories, free)
+    forward = uses_of(early, at, memories, reads, barriers)
+    backward = uses_of([*reversed(late), *gradients], at_backward, memories, reads, barriers)
     results = [node for node in gradients if any(user.op == "output" for user in node.users)]
     returned = {memory for node in results for memory in memories[node]}
     held = sum({key: size for node in sides.inputs for key, size in memories[node].items()}.values())
@@ -167,20 +168,28 @@ def numbered(nodes: Iterable[Node], step: int, barriers: Collection[Node]) -> tu
     return at, step + 1
 
 
+def reads_of(
+    nodes: Iterable[Node], memories: Mapping[Node, Mapping[Any, int]], free: Collection[Node]
+) -> dict[Node, list[Any]]:
+    """The memory that each node reads; `free` are those that read nothing."""
+    return {node: [key for i in node.all_input_nodes for key in memories[i]] for node in nodes if node not in free}
+
+
 def uses_of(
     nodes: Sequence[Node],
     at: Mapping[Node, int],
     memories: Mapping[Node, Mapping[Any, int]],
+    reads: Mapping[Node, Sequence[Any]],
     barriers: Collection[Node],
-    free: Collection[Node],
 ) -> dict[Any, Use]:
-    """Of all memory that nodes make or are given; `free` are those that read nothing."""
+    """Of all memory that nodes make or are given."""
     uses: dict[Any, Use] = {}
     for node in nodes:
-        written = node in barriers or node.op == "placeholder"
+        step = at[node]
         for key, nbytes in memories[node].items():
-            uses.setdefault(key, Use(at[node], at[node], written, nbytes))
-        if node not in free:
-            for key in (key for i in node.all_input_nodes for key in memories[i] if key in uses):
-                uses[key].read = at[node]
+            if key not in uses:
+                uses[key] = Use(step, step, node in barriers or node.op == "placeholder", nbytes)
+        for key in reads.get(node, ()):
+            if key in uses:
+                uses[key].read = step
     return uses

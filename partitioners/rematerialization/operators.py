@@ -1,11 +1,13 @@
 """What an operator costs to run again: nothing to speak of, a pass over its inputs, or arithmetic."""
 
 import operator
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch.fx import Node
 
 from aotkit.aot.graphs import is_pointwise
-from aotkit.aot.partition import is_symbol, is_view
+from aotkit.aot.partition import is_symbol, is_view, storages
 from aotkit.inspection.nodes import packet_name
 
 # Cheap operators that do not carry torch.Tag.pointwise: one pass over their inputs.
@@ -26,9 +28,13 @@ PASSES = frozenset(f"{REDUCTIONS} {NORMALISATIONS}".split())
 CHEAP = PASSES | set(" ".join([CASTS, FACTORIES, INDEXING, SEEDED_BY_ARGUMENT, VIEWS, POINTWISE]).split())
 
 
-def is_free(node: Node) -> bool:
-    """Whether a node moves no data."""
-    return node.op == "get_attr" or is_symbol(node) or node.target is operator.getitem or is_view(node)
+def is_free(node: Node, memory: Callable[[Node], Mapping[Any, int]] = storages) -> bool:
+    """Whether a node moves no data.
+
+    Args:
+        memory: what `storages` gives, if that is known.
+    """
+    return node.op == "get_attr" or is_symbol(node) or node.target is operator.getitem or is_view(node, memory)
 
 
 def is_cheap(node: Node) -> bool:

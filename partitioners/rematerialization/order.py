@@ -21,7 +21,7 @@ from aotkit.aot.partition import Sides, storages
 from aotkit.inspection.memory import bytes_alive
 from aotkit.inspection.nodes import bytes_name, output_nodes
 from aotkit.partitioners.rematerialization.fusion import depths_of, kernels_of, readers_of
-from aotkit.partitioners.rematerialization.lifetimes import numbered, uses_of
+from aotkit.partitioners.rematerialization.lifetimes import numbered, reads_of, uses_of
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
 from aotkit.partitioners.rematerialization.scheduling import Task, frees_first
 
@@ -65,6 +65,7 @@ class _Work:
         fences: those that nothing moves across.
         gradients: those that are not recomputed.
         memories: node -> memory that is not alive all the time -> bytes.
+        reads: node -> such memory that it reads.
         returned: memory that is alive to the end.
         held: bytes that are alive all the time.
     """
@@ -77,6 +78,7 @@ class _Work:
     fences: set[Node]
     gradients: set[Node]
     memories: dict[Node, dict[Any, int]]
+    reads: dict[Node, list[Any]]
     returned: set[Any]
     held: int
 
@@ -159,7 +161,7 @@ class _Work:
         highest = []
         for barriers in (self.barriers, set(order)):
             at, steps = numbered(nodes, 0, barriers)
-            uses = uses_of(nodes, at, self.memories, barriers, self.free)
+            uses = uses_of(nodes, at, self.memories, self.reads, barriers)
             spans = [use.span(steps - 1 if key in self.returned else 0) for key, use in uses.items()]
             highest.append(self.held + max(bytes_alive(spans, steps)))
         return highest[0], highest[1]
@@ -169,20 +171,35 @@ def _work(backward: GraphModule, sides: Sides) -> _Work:
     """What there is to do in a backward graph."""
     given = backward.graph.find_nodes(op="placeholder")
     nodes = [node for node in backward.graph.nodes if node.op not in ("placeholder", "output")]
-    fences = {node for node in nodes if node.op != "get_attr" and _stays(node)}
-    free = {node for node in nodes if node not in fences and is_free(node)}
+    everything = {node: storages(node) for node in (*given, *nodes)}
+    fences = _fences(nodes)
+    free = {node for node in nodes if node not in fences and is_free(node, everything.__getitem__)}
     operators = [node for node in nodes if node not in free]
     barriers = {node for node in operators if not is_cheap(node)}
     held = {key: size for node in (*sides.inputs, *sides.outputs) for key, size in storages(node).items()}
-    constants = {key for node in nodes if node.op == "get_attr" for key in storages(node)}
-    memories = {
-        node: {key: size for key, size in storages(node).items() if key not in held and key not in constants}
-        for node in (*given, *nodes)
-    }
+    always = {*held, *(key for node in nodes if node.op == "get_attr" for key in everything[node])}
+    memories = {node: {key: size for key, size in own.items() if key not in always} for node, own in everything.items()}
     returned = {key for node in output_nodes(backward) if node is not None for key in memories[node]}
     late = {node.name for node in sides.backward}
     gradients = {node for node in nodes if node.name in late}
-    return _Work(given, nodes, free, operators, barriers, fences, gradients, memories, returned, sum(held.values()))
+    reads = reads_of(operators, memories, free)
+    return _Work(
+        given, nodes, free, operators, barriers, fences, gradients, memories, reads, returned, sum(held.values())
+    )
+
+
+def _fences(nodes: Iterable[Node]) -> set[Node]:
+    """Those that nothing may move across, as they do more than to compute tensors from tensors."""
+    known: dict[Any, bool] = {}
+    fences: set[Node] = set()
+    for node in nodes:
+        draws = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())  # attention: only if it drops
+        which = node.target if hasattr(node.target, "overloadpacket") and not draws else node
+        if which not in known:
+            known[which] = node.op != "get_attr" and _stays(node)
+        if known[which]:
+            fences.add(node)
+    return fences
 
 
 def _stays(node: Node) -> bool:

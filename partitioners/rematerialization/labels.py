@@ -15,8 +15,9 @@ from torch import Tensor
 
 from aotkit.partitioners.rematerialization.paths import PRICES, ROUNDS, Path, Paths
 
-WIDTHS = (32, 128, 512)
-BLOCK = 64  # labels that are compared at once
+WIDTHS = (32, 128, 256)
+COMPARED = 12  # labels at a place, as a multiple of its width: of the lowest bounds
+BLOCK = 64  # of them at once
 HALF = 0.5  # a unit of time: times are whole, what they are compared with is rounded
 
 
@@ -112,21 +113,21 @@ class _Search:
 
         One dominates another if it is as fast and holds no more, where the limit may be exceeded later.
         """
-        bounds = (labels.cost + self.rest[place]).amax(1)
+        bounds, order = (labels.cost + self.rest[place]).amax(1).sort(stable=True)
+        labels = labels[order[: COMPARED * width]]
         harmless = self.limit - self.paths.more[1][place]
         matters = (labels.held > harmless).any(0)
         compared = torch.cat([labels.time[:, None], torch.maximum(labels.held, harmless)[:, matters]], 1)
         compared = torch.unique(compared - compared.amin(0), dim=1)  # many steps differ by what all labels hold
-        order = bounds.argsort(stable=True)
         kept: list[int] = []
-        for start in range(0, len(order), BLOCK):
-            if len(kept) >= width:
-                return labels[order[kept]], float(bounds[order[start]])
-            some = compared[order[start : start + BLOCK]]
-            by_others = (compared[order[kept]][:, None] <= some).all(2).any(0)
+        seen = 0
+        while seen < len(compared) and len(kept) < width:
+            some = compared[seen : seen + BLOCK]
+            by_others = (compared[kept][:, None] <= some).all(2).any(0)
             by_one_of_them = (some[:, None] <= some).all(2).triu(1).any(0)
-            kept += (start + (~(by_others | by_one_of_them)).nonzero()[:, 0]).tolist()
-        return labels[order[kept]], math.inf
+            kept += (seen + (~(by_others | by_one_of_them)).nonzero()[:, 0]).tolist()
+            seen += len(some)
+        return labels[torch.tensor(kept)], float(bounds[seen]) if seen < len(bounds) else math.inf
 
     def _extended(self, labels: _Labels, stop: int, numbers: Tensor, time: float) -> _Labels:
         """By each of some segments to a place, if that can be completed within the limit and in less time."""

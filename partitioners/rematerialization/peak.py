@@ -1,8 +1,9 @@
 """Time against the peak of memory: the fastest cut with which forward and backward never hold more than a limit.
 
 What each segment holds over time adds up, so a cut is a path through the places, and its peak is the most that its
-segments hold together at any step. The fastest path within the limit is found, exactly unless there are too many to
-tell (`labels`): so a larger limit takes no more time.
+segments hold together at any step. The fastest path within the limit is found exactly, unless there are too many to
+tell (`labels`): so a larger limit takes no more time. What a segment saves for the next one, which does not read it, is
+not saved in the end: the choice may take less than its path, which the search does not know.
 """
 
 from collections.abc import Iterator

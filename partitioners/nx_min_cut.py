@@ -232,9 +232,11 @@ def fewest_bytes(values: Values) -> Problem:
 def _is_small(values: Values, i: int) -> bool:
     """Whether a value can be saved, and is much smaller than what recomputing it reads, or repeats it for."""
     kept, node = values.kept[i], values.nodes[i]
+    if not kept:
+        return False
     computed = producer(node)  # all of what this may be an item of
     read = _bytes_moved(computed) if is_pass(computed) else 0
-    return bool(kept) and (bytes_of(computed) <= SMALL * read or kept <= SMALL * broadcast_bytes(node))
+    return bytes_of(computed) <= SMALL * read or kept <= SMALL * broadcast_bytes(node)
 
 
 def _runs_expensive_work_late(values: Values) -> list[bool]:

@@ -87,23 +87,23 @@ def _graphs(lengths: Mapping[str, int]) -> Check:
             "regions": _list_of(
                 _object({"graph": _text, "backend": _text, "nodes": _list_of(_text), "failure": _or_null(_text)})
             ),
-            "kernels": _or_null(
-                _list_of(
-                    _object(
-                        {
-                            **dict.fromkeys(("graph", "name", "language", "why"), _text),
-                            "nodes": _list_of(node),
-                            "launches": _or_null(_size),
-                            "seconds": _or_null(_seconds),
-                            "peak_bytes": _or_null(_size),
-                        }
-                    )
-                )
-            ),
+            "kernels": _or_null(_list_of(_kernel(node))),
             "totals": _object(
                 dict.fromkeys(("saved_bytes", "alive_bytes", "recomputed", "views_again", "peak_bytes"), _size)
                 | {"measured_peak_bytes": _or_null(_size)}
             ),
+        }
+    )
+
+
+def _kernel(node: Check) -> Check:
+    return _object(
+        {
+            **dict.fromkeys(("graph", "name", "language", "why"), _text),
+            "nodes": _list_of(node),
+            "launches": _or_null(_size),
+            "seconds": _or_null(_seconds),
+            "peak_bytes": _or_null(_size),
         }
     )
 

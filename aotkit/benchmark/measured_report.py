@@ -3,7 +3,7 @@
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 WIDTH = 118
@@ -53,15 +53,28 @@ class MeasuredReport(ABC, Generic[AnyRow]):
         """One report of what `json` gave of several runs on one machine; a row that several have is the first's.
 
         Raises:
-            ValueError: the runs were on different devices or versions of torch.
+            ValueError: one of them is no such report; the runs were on different devices or versions of torch.
         """
-        places = {(f["machine"]["gpu"] or f["machine"]["processor"], f["torch"], f["device"]) for f in found}
+        reports = [cls._read(data, f"Report {number} of {len(found)}") for number, data in enumerate(found, 1)]
+        places = {(report.place, report.device) for report in reports}
         if len(places) != 1:
             raise ValueError(f"Only runs on one device and version of torch can be joined; these were on {places}.")
         rows: dict[tuple[str, ...], AnyRow] = {}
-        for row in (cls.row_of(values) for f in found for values in f["rows"]):
+        for row in (row for report in reports for row in report.rows):
             rows.setdefault(row.key, row)
-        return cls(found[0]["machine"], found[0]["torch"], found[0]["device"], list(rows.values()))
+        return replace(reports[0], rows=list(rows.values()))
+
+    @classmethod
+    def _read(cls, data: Mapping[str, Any], name: str) -> Self:
+        """A report of what `json` gave, and what can be printed."""
+        try:
+            report = cls(data["machine"], data["torch"], data["device"], [cls.row_of(row) for row in data["rows"]])
+            str(report)
+        except (KeyError, TypeError, AttributeError, ValueError) as e:
+            raise ValueError(
+                f"{name} is not what --json printed ({type(e).__name__}: {e}). Measure again, with --json."
+            ) from e
+        return report
 
     @classmethod
     @abstractmethod

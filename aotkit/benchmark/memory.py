@@ -40,7 +40,8 @@ def memory(
         seconds: how long to time each model; at least seven rounds are played.
         progress: called with a line of text before each thing that takes long.
 
-    A KeyboardInterrupt while a row is compiled leaves out the rest of its model's; those before it are timed.
+    A KeyboardInterrupt while a row is compiled leaves out the rest of its model's; those before it are timed. One while
+    they are timed leaves out the times.
 
     Raises:
         ImportError: transformers is missing or too old.
@@ -85,7 +86,11 @@ class _Subject:
         except KeyboardInterrupt:  # compiling takes minutes; what is compiled so far is not lost
             tell(f"{self._name}: interrupted, the other rows are left out")
         tell(f"{self._name}: timing for about {seconds:.0f} s")
-        times, failed = interleave(steps, seconds, cuda=self._device.type == "cuda")
+        try:
+            times, failed = interleave(steps, seconds, cuda=self._device.type == "cuda")
+        except KeyboardInterrupt:
+            tell(f"{self._name}: interrupted, the times are left out")
+            times, failed = {}, {}
         self._prepare()
         for row in rows:
             if row.variant in times:

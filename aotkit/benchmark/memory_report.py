@@ -48,6 +48,11 @@ class Row(Outcome):
         return family_and_limit(self.variant)[0]
 
     @property
+    def budget(self) -> float:
+        """Infinite without one."""
+        return family_and_limit(self.variant)[1]
+
+    @property
     def is_ours(self) -> bool:
         return self.family not in (EAGER, TORCH_COMPILE)
 

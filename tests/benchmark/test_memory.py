@@ -1,6 +1,8 @@
 """`python -m aotkit bench memory`: what it measures, what it says, and how it is asked."""
 
+import itertools
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -54,6 +56,24 @@ def test_an_interrupt_while_compiling_keeps_what_there_is(tiny):
     (row,) = memory(["tiny"], variants, seconds=0.1).rows
     assert (row.variant, row.problem) == ("eager", None)
     assert len(row.seconds) >= 7
+
+
+def test_an_interrupt_while_timing_keeps_the_peaks(tiny):
+    calls = itertools.count()
+
+    def interrupted(module):
+        def call(*args):
+            if next(calls) == 5:
+                raise KeyboardInterrupt
+            return module(*args)
+
+        return call
+
+    told = []
+    (row,) = memory(["tiny"], {"eager": Variant(interrupted)}, seconds=0.1, progress=told.append).rows
+    assert row.peak_bytes
+    assert not row.seconds
+    assert told[-1] == "tiny: interrupted, the times are left out"
 
 
 def test_a_budget_below_an_impossible_one_is_not_tried(tiny):
@@ -145,6 +165,19 @@ def test_runs_are_joined_without_repeating_rows():
     assert found.dominating(found.rows[0]) == [found.rows[1]]
     with pytest.raises(ValueError, match="Only runs on one device"):
         MemoryReport.joined([first, report(THEIRS, device="cuda").json()])
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda d: d.pop("torch"), lambda d: d["rows"][0].pop("variant"), lambda d: d.clear()]
+)
+def test_what_is_no_report_is_told(damage, tmp_path, capsys):
+    whole, damaged = report(THEIRS).json(), report(THEIRS).json()
+    damage(damaged)
+    names = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    for name, data in zip(names, (whole, damaged), strict=True):
+        Path(name).write_text(json.dumps(data))
+    assert main(["bench", "memory", "--join", *names]) == 2
+    assert "Report 2 of 2 is not what --json printed" in capsys.readouterr().err
 
 
 def test_the_plot_has_a_curve_for_each_family(tmp_path):

@@ -4,7 +4,7 @@ import argparse
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from aotkit.cli.usage import add_json, show_json
+from aotkit.cli.usage import add_json, progress, show_json
 
 if TYPE_CHECKING:
     from aotkit.cli.usage import Commands
@@ -20,12 +20,14 @@ def add(commands: "Commands") -> None:
 
 
 def _backends(options: argparse.Namespace) -> int:
+    progress()("loading torch and the backends")
     from aotkit.registry import backend_status
 
     return _list("backends", backend_status(), options.json)
 
 
 def _partitioners(options: argparse.Namespace) -> int:
+    progress()("loading torch and the partitioners")
     from aotkit.registry import partitioner_status
 
     return _list("partitioners", partitioner_status(), options.json)

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aotkit.cli.usage import add_json, add_output, show_json, usage_errors
+from aotkit.cli.usage import add_json, add_output, progress, show_json, usage_errors
 
 if TYPE_CHECKING:
     from aotkit.cli.usage import Commands
@@ -57,8 +57,11 @@ def _diff(options: argparse.Namespace) -> int:
     from aotkit.graph_diff.compare import compared
     from aotkit.view.reading import read_graphs
 
+    tell = progress()
     with usage_errors():
-        found = compared(*map(read_graphs, options.files))
+        graphs = [read_graphs(file) for file in options.files]
+        tell(f"comparing {' and '.join(str(len(found['nodes'])) for found in graphs)} nodes")
+        found = compared(*graphs)
         if options.output is not None:
             found.save_html(options.output)
     if options.json:

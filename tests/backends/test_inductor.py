@@ -129,6 +129,7 @@ print(json.dumps({name: counters["inductor"][f"fxgraph_cache_{name}"] for name i
 """
 
 
+@pytest.mark.sweep
 def test_a_second_process_finds_both_graphs_on_disk(tmp_path):
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     counts = []

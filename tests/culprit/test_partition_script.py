@@ -133,13 +133,16 @@ def culprit_of(fn, *args, backend="nop", **options):
     return e.value.report.culprit
 
 
-def test_scripts_reproduce_in_a_fresh_process(plugin):
+@pytest.mark.parametrize(
+    "names", [("another_saved", "drawn_twice"), pytest.param(tuple(WRONG), marks=pytest.mark.sweep)], ids=["two", "all"]
+)
+def test_scripts_reproduce_in_a_fresh_process(plugin, names):
     import faulty_cuts
 
     paths = []
-    for name, fn in WRONG.items():
+    for name in names:
         partition = name if name == "another_saved" else getattr(faulty_cuts, name)
-        culprit = culprit_of(fn, leaf(3, 4), leaf(3, 4), partition=partition)
+        culprit = culprit_of(WRONG[name], leaf(3, 4), leaf(3, 4), partition=partition)
         assert culprit.part == "partition"
         assert len(faults.operations(culprit.graph)) <= MOST_OPERATIONS, culprit.script
         assert 'error.report.culprit.write("repro.py")' in str(culprit)

@@ -23,19 +23,20 @@ The backward graph is then reordered where that lowers its peak of memory (`rema
 
 import gc
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from torch.fx import GraphModule, Node
 
+from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import Sides, classify, default_partition, extract_forward_backward, is_symbol, simplify
 from aotkit.errors import BudgetError, CompileError
 from aotkit.inspection.nodes import bytes_name, producer
 from aotkit.interfaces import Partitioner
 from aotkit.partitioners.rematerialization.blocks import solve
 from aotkit.partitioners.rematerialization.devices import Device, device_of
-from aotkit.partitioners.rematerialization.fusion import broadcast_bytes
+from aotkit.partitioners.rematerialization.fusion import readers_of
 from aotkit.partitioners.rematerialization.lifetimes import lifetimes
 from aotkit.partitioners.rematerialization.limits import Limit, parse_limit
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free, is_pass
@@ -208,9 +209,12 @@ def below(limit: Limit, values: Values, sides: Sides, costs: Tradeoff) -> Choice
 def fewest_bytes(values: Values) -> Problem:
     """Bytes first, work second; nothing expensive runs twice."""
     repeated_late = _runs_expensive_work_late(values)
+    graph = list(values.nodes[0].graph.nodes)
+    readers = readers_of(graph, {node for node in graph if is_free(node)})
     work: list[int | None] = []
     for i, node in enumerate(values.nodes):
-        is_little = values.constant[i] or values.asked_for[i] or (is_cheap(node) and not _is_small(values, i))
+        is_small = _is_small(node, values.kept[i], readers[node])
+        is_little = values.constant[i] or values.asked_for[i] or (is_cheap(node) and not is_small)
         if values.repeatable[i] and (is_little or not values.in_forward[i]):
             # What the forward pass does not need itself is no work repeated, wherever it runs.
             work.append(_bytes_moved(node) if values.in_forward[i] else 0)
@@ -229,14 +233,14 @@ def fewest_bytes(values: Values) -> Problem:
     return Problem(values.inputs, save, work, values.needed)
 
 
-def _is_small(values: Values, i: int) -> bool:
+def _is_small(node: Node, kept: int | None, readers: Sequence[Node]) -> bool:
     """Whether a value can be saved, and is much smaller than what recomputing it reads, or repeats it for."""
-    kept, node = values.kept[i], values.nodes[i]
     if not kept:
         return False
     computed = producer(node)  # all of what this may be an item of
     read = _bytes_moved(computed) if is_pass(computed) else 0
-    return bytes_of(computed) <= SMALL * read or kept <= SMALL * broadcast_bytes(node)
+    broadcast = max((bytes_of(reader) for reader in readers if is_pointwise(reader)), default=0)
+    return bytes_of(computed) <= SMALL * read or kept <= SMALL * broadcast
 
 
 def _runs_expensive_work_late(values: Values) -> list[bool]:

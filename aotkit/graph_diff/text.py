@@ -1,13 +1,12 @@
 """A `GraphDiff` for a terminal or a bug report."""
 
-import shutil
-import sys
 from collections.abc import Sequence
 
 from aotkit.graph_diff.report import Section, headings, sections
 from aotkit.graph_diff.result import GraphDiff
-from aotkit.inspection.terminal import wrapped
+from aotkit.inspection.terminal import terminal_width, wrapped
 
+LEAST_WIDTH = 80
 MOST_ROWS, MOST_CHARACTERS = 20, 44
 
 
@@ -16,8 +15,7 @@ def render_text(diff: GraphDiff, width: int | None = None) -> str:
 
     `width` defaults to the terminal's, at least 80, and to 160 if the output is not a terminal.
     """
-    if width is None:
-        width = max(80, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 160
+    width = terminal_width(LEAST_WIDTH) if width is None else width
     head = "\n".join(wrapped(line, width) for line in headings(diff))
     return "\n\n".join([head, *(_section(section, width) for section in sections(diff))])
 

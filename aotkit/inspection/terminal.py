@@ -15,9 +15,9 @@ _STYLES = {"heading": "1", "source": "2", "recomputed": "33", "view again": "33"
 Paint = Callable[[str, str], str]
 
 
-def terminal_width() -> int:
+def terminal_width(least: int = LEAST_WIDTH) -> int:
     """Characters in a line of standard output."""
-    return max(LEAST_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH_OF_FILES
+    return max(least, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH_OF_FILES
 
 
 def has_colours() -> bool:

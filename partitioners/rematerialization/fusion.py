@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from networkx.utils import UnionFind
 from torch.fx import Node
 
-from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import Sides
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
-from aotkit.partitioners.rematerialization.values import bytes_of
 
 NOWHERE = -1
 
@@ -97,15 +95,3 @@ def kernels_of(
             if reader in kernels.parents and depths[reader] == depths[node]:
                 kernels.union(node, reader)
     return {node: kernels[node] for node in nodes}
-
-
-def broadcast_bytes(node: Node) -> int:
-    """The memory of the largest value that an element-wise operator computes from a node, looking through views."""
-    largest, readers = 0, list(node.users)
-    while readers:
-        reader = readers.pop()
-        if is_free(reader):
-            readers += reader.users
-        elif is_pointwise(reader):
-            largest = max(largest, bytes_of(reader))
-    return largest

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 
 from torch.fx import Node
 
+from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import Sides, flops
 from aotkit.inspection.nodes import producer
 from aotkit.partitioners.rematerialization.devices import Device
-from aotkit.partitioners.rematerialization.fusion import Fusion, broadcast_bytes, fusion_of
+from aotkit.partitioners.rematerialization.fusion import Fusion, fusion_of
 from aotkit.partitioners.rematerialization.operators import is_pass
 from aotkit.partitioners.rematerialization.problem import Problem
 from aotkit.partitioners.rematerialization.tradeoff import Tradeoff
@@ -101,5 +102,5 @@ def _work(node: Node, fusion: Fusion, seconds: Mapping[Node, float], device: Dev
     read = sum(seconds[i] for i in node.all_input_nodes)
     if node in fusion.barriers:
         return max(flops(node) / device.flops, read + seconds[node]) + device.launch
-    written = max(seconds[node], broadcast_bytes(node) / device.bandwidth)
+    written = max([seconds[node], *(seconds[reader] for reader in fusion.readers[node] if is_pointwise(reader))])
     return (read if is_pass(node) else 0.0) + ARITHMETIC * written

@@ -4,13 +4,12 @@ Only Jupyter's can be run here; the others are imitated, as far as their source 
 """
 
 import json
-import tempfile
 from html import escape
 
 import pytest
 
 import aotkit
-from tests.view.browser import Browser, executable
+from tests.view.browser import executable
 from tests.view.models import MODELS, tutorial_loss
 
 pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium on this machine")
@@ -93,14 +92,6 @@ def outputs():
     inputs = MODELS["tutorial"]()[1]
     both = [aotkit.extract(tutorial_loss, *inputs, partition=partition) for partition in ("default", "min_cut")]
     return json.dumps([both[0]._repr_html_(), aotkit.diff(*both)._repr_html_()]).replace("<", "\\u003c")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        browser = Browser(folder)
-        yield browser
-        browser.close()
 
 
 @pytest.mark.parametrize(

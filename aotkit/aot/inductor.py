@@ -28,6 +28,7 @@ from torch._inductor.virtualized import V
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
+from aotkit.aot.half_gelu import with_half_gelu
 from aotkit.aot.isa import remembered_probes
 from aotkit.aot.padding import share_padded
 from aotkit.aot.provenance import NOTING, kernels_of, noting_origins, with_launches
@@ -141,9 +142,9 @@ def fold_and_fuse(gm: GraphModule, inputs: Any) -> None:
 
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """Inductor's table, without dropout: decomposed, it would draw other numbers than eager."""
+    """Inductor's table, with a GELU of our own. Without dropout: decomposed, it would draw other numbers than eager."""
     with config.patch(RANDOM):
-        table = dict(select_decomp_table())
+        table = with_half_gelu(select_decomp_table())
     table.pop(torch.ops.aten.native_dropout.default, None)
     return table
 

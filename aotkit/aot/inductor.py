@@ -28,6 +28,7 @@ from torch._inductor.virtualized import V
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
+from aotkit.aot.cpu_numbers import leave_numbers_to_kernels
 from aotkit.aot.half_gelu import with_half_gelu
 from aotkit.aot.isa import remembered_probes
 from aotkit.aot.padding import share_padded
@@ -139,6 +140,7 @@ def fold_and_fuse(gm: GraphModule, inputs: Any) -> None:
         joint_graph_passes(gm)
     share_padded(gm)
     share_viewed_memory(gm)
+    leave_numbers_to_kernels(gm)
 
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:

@@ -99,6 +99,11 @@ def _force(joint: GraphModule, tag: Callable[[GraphModule], None], reason: str) 
             node.meta["saved_because"] = reason
 
 
+def is_in_kernels(node: Node) -> bool:
+    """Whether each kernel that reads a value computes it, as the backend has said: there is nothing to save."""
+    return "in_kernels" in node.meta
+
+
 def must_save(node: Node) -> bool:
     """Whether something has forbidden to recompute this node."""
     return node.meta.get("recompute") in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
@@ -242,8 +247,14 @@ def _choose_savable_values(graph: Graph, info: Any, memory_budget: float = 1) ->
     for node in _choose_saved_values_set(graph, info, memory_budget or TINY_BUDGET):
         # With nothing else left to weigh, torch returns every MUST_SAVE node; of a tuple only the items can be saved.
         is_tuple = isinstance(node.meta.get("val"), tuple | list)
-        saved.update(dict.fromkeys([user for user in node.users if is_tensor(user)] if is_tuple else [node]))
+        items = [user for user in node.users if is_tensor(user)] if is_tuple else [node]
+        saved.update(dict.fromkeys(source for item in items for source in _in_memory(item)))
     return list(saved)
+
+
+def _in_memory(node: Node) -> list[Node]:
+    """The node, or what it is computed from in kernels."""
+    return [source for i in node.all_input_nodes for source in _in_memory(i)] if is_in_kernels(node) else [node]
 
 
 def _read_unused_draws(joint: GraphModule) -> None:

@@ -5,7 +5,17 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from aotkit.aot.partition import Sides, is_random, is_symbol, is_tensor, is_view, must_recompute, must_save, storages
+from aotkit.aot.partition import (
+    Sides,
+    is_in_kernels,
+    is_random,
+    is_symbol,
+    is_tensor,
+    is_view,
+    must_recompute,
+    must_save,
+    storages,
+)
 from aotkit.inspection.nodes import producer
 
 
@@ -65,7 +75,7 @@ def _bytes_kept(node: Node, alive: set[Any], repeatable: bool) -> int | None:
     if not is_tensor(node):
         # Sizes and opaque inputs travel for free; a tuple cannot be saved, its items can.
         return 0 if is_symbol(node) or node.op == "placeholder" else None
-    if repeatable and (is_view(node) or node.op == "get_attr"):
+    if repeatable and (is_view(node) or node.op == "get_attr" or is_in_kernels(node)):
         return None
     return sum(size for storage, size in storages(node).items() if storage not in alive)
 

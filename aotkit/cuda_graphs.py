@@ -16,7 +16,7 @@ from aotkit.inspection.costs import tensors_of
 from aotkit.inspection.nodes import is_symbolic
 from aotkit.interfaces import Backend, GraphCompiler
 from aotkit.launches import explained
-from aotkit.recordings import Replayed
+from aotkit.replayed import Replayed
 
 _log = logging.getLogger("aotkit")
 # Operators with these tags wait for the device, or draw numbers that a replay would have to draw anew.

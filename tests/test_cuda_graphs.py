@@ -9,14 +9,14 @@ import torch.nn.functional as F
 
 import aotkit
 import aotkit.calls
-from aotkit import recordings
+from aotkit import recordings, replayed
 from aotkit.calls import Product
 from aotkit.cuda_graphs import Recorder, passed_on, why_not, with_cuda_graphs
 from aotkit.errors import UnavailableError
 from aotkit.interfaces import Backend
 from aotkit.launches import explained
-from aotkit.recordings import Replayed
 from aotkit.registry import get_backend
+from aotkit.replayed import Replayed
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -59,9 +59,9 @@ def recorded(monkeypatch):
     if torch.cuda.is_available():
         return with_cuda_graphs(get_backend("nop"))
     monkeypatch.setattr(recordings, "Capture", StandIn)
-    monkeypatch.setattr(recordings.torch.cuda, "graph_pool_handle", object)
-    monkeypatch.setattr(recordings.torch.cuda, "current_stream", lambda device: "the only one")
-    monkeypatch.setattr(recordings.torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(replayed, "current_stream", lambda device: 0)
     monkeypatch.setattr(StandIn, "made", 0)
 
     def compiler(gm, example_inputs):

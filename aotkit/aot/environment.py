@@ -207,3 +207,8 @@ def without_saved_tensor_hooks() -> AbstractContextManager[Any]:
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
         return nullcontext()
     return saved_tensors_hooks(lambda t: t, lambda t: t)
+
+
+def current_stream(device: torch.device) -> int:
+    """The stream of a CUDA device on which this thread works; `torch.cuda.current_stream` makes an object of it."""
+    return int(torch._C._cuda_getCurrentRawStream(device.index))

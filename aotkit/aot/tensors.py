@@ -91,6 +91,7 @@ def negated(tensor: Tensor) -> Tensor:
     return torch._neg_view(tensor)
 
 
-def storage_users(storage: torch.UntypedStorage) -> int:
-    """How many tensors and storages refer to some memory."""
-    return int(torch._C._storage_Use_Count(storage._cdata))
+def storage_users(storages: Sequence[torch.UntypedStorage]) -> list[int]:
+    """How many tensors and storages refer to the memory of each."""
+    count = torch._C._storage_Use_Count
+    return [count(storage._cdata) for storage in storages]

@@ -3,6 +3,7 @@
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,9 +15,9 @@ from aotkit.aot import copy_graph, scalars_on
 from aotkit.calls import Product, boxed_call, results_of
 from aotkit.inspection.costs import tensors_of
 from aotkit.inspection.nodes import is_symbolic
-from aotkit.interfaces import Backend, GraphCompiler
-from aotkit.launches import explained
-from aotkit.replayed import Replayed
+from aotkit.interfaces import Backend, GraphCompiler, Kernel
+from aotkit.launches import explained, launches_of
+from aotkit.replayed import Replayed, pays
 
 _log = logging.getLogger("aotkit")
 # Operators with these tags wait for the device, or draw numbers that a replay would have to draw anew.
@@ -30,7 +31,8 @@ ILLEGAL = {
 def with_cuda_graphs(backend: Backend) -> Backend:
     """The same backend, whose compiled graphs are recorded as CUDA graphs on their second run, and replayed from then.
 
-    A graph that cannot be recorded runs as usual, and the log of `aotkit` says why.
+    A graph that cannot be recorded runs as usual, and the log of `aotkit` says why. So does one that launches so few
+    kernels that a replay would take the host as long.
     """
     return replace(
         backend,
@@ -61,11 +63,55 @@ class Recorder:
             return self.compiler(gm, example_inputs)
         device = next(x.device for x in example_inputs if x.is_cuda)
         passed = passed_on(gm)
+        traced = copy_graph(gm)
         # A kernel would get the value of a number on the CPU as it was when it was recorded.
         inputs = scalars_on(device, gm, example_inputs)
+        numbers = [i for i, (before, x) in enumerate(zip(example_inputs, inputs, strict=True)) if before is not x]
         kept = copy_graph(gm)
         compiled = self.compiler(gm, inputs)
-        return Replayed(boxed_call(compiled), passed, device, explained(Product(compiled, kept)))
+        if pays(launches := launches_of(compiled), len(numbers)):
+            return Replayed(boxed_call(compiled), passed, device, explained(Product(compiled, kept)), launches)
+        if not numbers:
+            return compiled
+        products = Product(self.compiler(copy_graph(traced), example_inputs), traced), Product(compiled, kept)
+        return Unrecorded(*products, numbers, device)
+
+
+class Unrecorded:
+    """A graph that is not recorded, but may get numbers that a recording has left on the device.
+
+    Args:
+        product: for numbers on the CPU.
+        moved: for numbers on the device.
+        numbers: of these inputs.
+    """
+
+    _boxed_call = True
+
+    def __init__(self, product: Product, moved: Product, numbers: Sequence[int], device: torch.device) -> None:
+        self._runs = boxed_call(product.run), boxed_call(moved.run)
+        self._explained = explained(product), explained(moved)
+        self._numbers, self._device = numbers, device
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        return self._runs[self._place(args)](args)
+
+    def kernels(self, inputs: Sequence[Tensor]) -> Sequence[Kernel]:
+        """Those of a call with these inputs."""
+        inputs = list(inputs)
+        return self._explained[self._place(inputs)].kernels(inputs)
+
+    def observed(self, inputs: list[Any], around: Callable[[int], AbstractContextManager[None]]) -> Sequence[Any]:
+        """The same kernels, one after the other."""
+        return self._explained[self._place(inputs)].observed(inputs, around)
+
+    def _place(self, inputs: list[Any]) -> bool:
+        """Whether a number is on the device; then all are now."""
+        is_moved = any(inputs[i].device == self._device for i in self._numbers)
+        if is_moved:
+            for i in self._numbers:
+                inputs[i] = inputs[i].to(self._device)
+        return is_moved
 
 
 def why_not(gm: GraphModule) -> str | None:

@@ -25,7 +25,8 @@ class GraphCompiler(Protocol):
     The graph is the compiler's own to change. `example_inputs` are fake tensors (and symbolic integers under
     `dynamic=True`): read their shape, dtype, stride and device, not their values. No fake-tensor mode is active, so
     a compiler may create and compute on real tensors. A callable with the attribute `_boxed_call = True` takes one
-    list instead, and may clear it to free its inputs early. One that is `Explained` tells what it launches.
+    list instead, and may clear it to free its inputs early. One that is `Explained` tells what it launches; one with
+    a method `launches` tells before any call how many kernels a call launches.
     """
 
     def __call__(

@@ -1,5 +1,6 @@
 """What a compiled graph launches, whether its compiler tells or not."""
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -22,6 +23,14 @@ def explained(product: Product) -> Explained:
     if isinstance(run, GraphModule):
         return Operators(run)
     return run if isinstance(run, Explained) else BlackBox(product)
+
+
+def launches_of(run: Any) -> float:
+    """How many kernels a call of what a compiler returned launches; infinity if it does not tell before a call."""
+    if isinstance(run, GraphModule):
+        return len(Operators(run).kernels(()))
+    tell = getattr(run, "launches", None)
+    return math.inf if tell is None else float(tell())
 
 
 def computes(node: Node) -> bool:

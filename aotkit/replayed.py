@@ -20,10 +20,16 @@ from aotkit.recordings import Pool, Recording
 
 _log = logging.getLogger("aotkit")
 MOST_RECORDINGS = 4  # of one graph; what finds none free then runs as usual
-PATIENCE = 2
+PATIENCE = 2  # calls in a row from the same address
+REPLAY_COST = 2  # launches of kernels that take the host as long as a replay
 
 _lock = threading.RLock()
 _made_by: WeakValueDictionary[int, Recording] = WeakValueDictionary()  # address of a result -> what makes it
+
+
+def pays(launches: float, copies: int) -> bool:
+    """Whether a replay, before which so many inputs are copied, takes the host less time than launching the kernels."""
+    return launches > REPLAY_COST + copies
 
 
 class Stays:
@@ -66,12 +72,16 @@ class Replayed:
         run: takes all tensors on the device.
         passed: number of a result -> number of the input that it is.
         explained: tells what `run` launches.
+        launches: as `launches_of` tells.
     """
 
     _boxed_call = True
 
-    def __init__(self, run: Boxed, passed: dict[int, int], device: torch.device, explained: Explained) -> None:
+    def __init__(
+        self, run: Boxed, passed: dict[int, int], device: torch.device, explained: Explained, launches: float
+    ) -> None:
         self._run, self._passed, self._device, self._explained = run, passed, device, explained
+        self._launches = launches
         self._stays = Stays()
         self._ran = False
         self._recordings: list[Recording] = []
@@ -137,7 +147,8 @@ class Replayed:
             if not fitting.copied.isdisjoint(stay):
                 fitting.pool.abandoned = True
         self._recordings = [r for r in self._recordings if not r.pool.abandoned]
-        if len(self._recordings) >= MOST_RECORDINGS:
+        copies = len(inputs) - len(stay | makers.keys())
+        if len(self._recordings) >= MOST_RECORDINGS or not pays(self._launches, copies):
             return None
         return self._recorded(inputs, stay, makers)
 

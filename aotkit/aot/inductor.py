@@ -71,6 +71,7 @@ def compile_inner(
         compiled = compile_fx.compile_fx_inner(gm, example_inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
     run = _with_context(compiled) if cpp_wrapper else short_call(compiled, example_inputs)
     run.kernels = lambda inputs: kernels_of(compiled)  # type: ignore[attr-defined]
+    run.launches = lambda: len(kernels_of(compiled))  # type: ignore[attr-defined]
     run.observed = functools.partial(_observed, compiled)  # type: ignore[attr-defined]
     return run
 

@@ -22,7 +22,9 @@ _log = logging.getLogger("aotkit")
 MOST_RECORDINGS = 4  # of one graph; what finds none free then runs as usual
 PATIENCE = 2  # calls in a row from the same address
 REPLAY_COST = 2  # launches of kernels that take the host as long as a replay
+LONGEST_PAUSE = 64  # calls
 
+_data_ptr = Tensor.data_ptr
 _lock = threading.RLock()
 _made_by: WeakValueDictionary[int, Recording] = WeakValueDictionary()  # address of a result -> what makes it
 
@@ -35,8 +37,8 @@ def pays(launches: float, copies: int) -> bool:
 class Stays:
     """How many times in a row each input of a graph came from the same address.
 
-    One that stays is read where it is, like a parameter. One that has moved nevertheless has to stay twice as long
-    until it is taken to stay again: so nothing is recorded often, however inputs move, and inputs that are the same
+    One that stays is read where it is, like a parameter. If it moves nevertheless, it has to stay eight times as long
+    until it is taken to stay again. So nothing is recorded often, however inputs move, and inputs that are the same
     from some call on are not copied for ever.
     """
 
@@ -57,7 +59,7 @@ class Stays:
     def moved(self, numbers: Iterable[int]) -> None:
         """Inputs that were taken to stay are not where they were."""
         for number in numbers:
-            self._patience[number] = 2 * self._patience.get(number, PATIENCE)
+            self._patience[number] = 8 * self._patience.get(number, PATIENCE)
 
     def stays(self, number: int) -> bool:
         return self._times[number] >= self._patience.get(number, PATIENCE)
@@ -84,6 +86,7 @@ class Replayed:
         self._launches = launches
         self._stays = Stays()
         self._ran = False
+        self._pause, self._rest = 1, 0  # calls between two that look for a recording, while none pays; those still left
         self._recordings: list[Recording] = []
         self._stream: int | None = None
         self._fails = False
@@ -91,7 +94,9 @@ class Replayed:
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         inputs = list(args)
         args.clear()
-        if not self._fails and not torch.cuda.is_current_stream_capturing():
+        if self._rest:
+            self._rest -= 1
+        elif not self._fails and not torch.cuda.is_current_stream_capturing():
             with _lock:
                 if (recording := self._recording(inputs)) is not None:
                     return recording(inputs)
@@ -99,7 +104,7 @@ class Replayed:
 
     def unrecorded(self, *inputs: Tensor) -> Sequence[Any]:
         """The same call, of which the recordings learn nothing: on inputs that will not come again."""
-        return self._run([x.to(self._device) for x in inputs])
+        return self._run([x if x.is_cuda else x.to(self._device) for x in inputs])
 
     def kernels(self, inputs: Sequence[Tensor]) -> Sequence[Kernel]:
         """Those that are recorded, and replayed at once."""
@@ -116,10 +121,14 @@ class Replayed:
         stream = current_stream(self._device)
         if self._stream not in (None, stream):  # its memory may still be in use on the other one
             return None
-        addresses = [x.data_ptr() for x in inputs]
-        fitting = next((r for r in self._recordings if r.fits(inputs, addresses)), None)
-        if fitting is not None and not fitting.copied:
-            return fitting
+        addresses = list(map(_data_ptr, inputs))
+        fitting = None
+        for recording in self._recordings:
+            if recording.fits(inputs, addresses):
+                if not recording.copied:
+                    return recording
+                fitting = recording
+                break
         self._stays.see(addresses)
         if not self._ran:
             self._ran = True
@@ -147,10 +156,12 @@ class Replayed:
             if not fitting.copied.isdisjoint(stay):
                 fitting.pool.abandoned = True
         self._recordings = [r for r in self._recordings if not r.pool.abandoned]
-        copies = len(inputs) - len(stay | makers.keys())
-        if len(self._recordings) >= MOST_RECORDINGS or not pays(self._launches, copies):
+        if len(self._recordings) >= MOST_RECORDINGS:
             return None
-        return self._recorded(inputs, stay, makers)
+        if pays(self._launches, copies=len(inputs) - len(stay | makers.keys())):
+            return self._recorded(inputs, stay, makers)
+        self._rest = self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return None
 
     def _recorded(self, inputs: Sequence[Tensor], stay: set[int], makers: dict[int, Recording]) -> Recording | None:
         pool = next((maker.pool for maker in makers.values()), None) or Pool(torch.cuda.graph_pool_handle())

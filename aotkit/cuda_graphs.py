@@ -31,8 +31,8 @@ ILLEGAL = {
 def with_cuda_graphs(backend: Backend) -> Backend:
     """The same backend, whose compiled graphs are recorded as CUDA graphs on their second run, and replayed from then.
 
-    A graph that cannot be recorded runs as usual, and the log of `aotkit` says why. So does one that launches so few
-    kernels that a replay would take the host as long.
+    A graph that cannot be recorded runs as usual, and the log of `aotkit` says why. So does one whose launches take the
+    host no longer than a replay would.
     """
     return replace(
         backend,

@@ -144,19 +144,11 @@ def _like(x: Tensor, device: torch.device) -> Tensor:
 
 def _fill(number: int, x: Tensor, buffer: Tensor) -> Callable[[Sequence[Tensor]], object]:
     """What copies an input like `x` into a buffer."""
-    if x.dim() == 0:
-        return functools.partial(_fill_number, number, buffer)
-    repeated = [
-        dim for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)) if not stride and size > 1
-    ]
-    once = _without_repetitions(buffer, repeated)
-    return lambda inputs: once.copy_(_without_repetitions(inputs[number], repeated), non_blocking=True)
-
-
-def _fill_number(number: int, buffer: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-    """A kernel takes a number from the CPU as an argument. Copying it would take twice as long."""
-    x = inputs[number]
-    return buffer.copy_(x) if x.is_cuda else buffer.fill_(x.item())
+    repeated = [dim for dim in range(x.dim()) if x.stride(dim) == 0 and x.shape[dim] > 1]
+    copy = _without_repetitions(buffer, repeated).copy_
+    if not repeated:
+        return lambda inputs: copy(inputs[number], non_blocking=True)
+    return lambda inputs: copy(_without_repetitions(inputs[number], repeated), non_blocking=True)
 
 
 def _without_repetitions(x: Tensor, repeated: Sequence[int]) -> Tensor:

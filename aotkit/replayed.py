@@ -21,7 +21,8 @@ from aotkit.recordings import Pool, Recording
 _log = logging.getLogger("aotkit")
 MOST_RECORDINGS = 4  # of one graph; what finds none free then runs as usual
 PATIENCE = 2  # calls in a row from the same address
-REPLAY_COST = 2  # launches of kernels that take the host as long as a replay
+# us of the host on an H200's, in torch 2.11: a launch of Inductor's, a replay with all around it, a copy before it.
+LAUNCH, REPLAY, COPY = 9.0, 9.0, 6.0
 LONGEST_PAUSE = 64  # calls
 
 _data_ptr = Tensor.data_ptr
@@ -31,7 +32,7 @@ _made_by: WeakValueDictionary[int, Recording] = WeakValueDictionary()  # address
 
 def pays(launches: float, copies: int) -> bool:
     """Whether a replay, before which so many inputs are copied, takes the host less time than launching the kernels."""
-    return launches > REPLAY_COST + copies
+    return launches * LAUNCH > REPLAY + copies * COPY
 
 
 class Stays:

@@ -15,11 +15,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import aotkit
 import aotkit.calls
 from aotkit import recordings, replayed
+from aotkit.aot.alone import compile_alone
 from aotkit.calls import Product
 from aotkit.cuda_graphs import Recorder, passed_on, why_not, with_cuda_graphs
 from aotkit.errors import UnavailableError
 from aotkit.interfaces import Backend
-from aotkit.launches import explained
+from aotkit.launches import explained, launches_of
 from aotkit.registry import get_backend
 from aotkit.replayed import Replayed
 
@@ -321,13 +322,15 @@ def test_any_order_of_calls(recorded, seed):
 
 
 class Spy:
-    """A compiler that runs graphs as they are, and keeps what devices it was told."""
+    """A compiler that runs graphs as they are, and keeps on what devices their inputs are."""
 
     def __init__(self):
         self.devices = []
 
     def __call__(self, gm, example_inputs):
         self.devices.append([x.device.type for x in example_inputs])
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        assert [n.meta["val"].device.type for n in placeholders] == self.devices[-1]
         return gm
 
 
@@ -384,3 +387,10 @@ def test_without_a_gpu_the_backend_is_unavailable():
 @pytest.mark.parametrize("name", ["nop", "inductor"])
 def test_training_with_dropout_on_a_gpu(name):
     compare_steps(f"cudagraphs:{name}", name)
+
+
+@pytest.mark.parametrize("function", [lambda x: [x.sin().cos()], lambda x: [x]], ids=["fused", "empty"])
+def test_inductor_tells_how_much_it_launches(function):
+    x = torch.ones(4)
+    graph = make_fx(function, tracing_mode="fake")(x)
+    assert launches_of(compile_alone(get_backend("inductor").fw_compiler, graph, [x])) == (function(x)[0] is not x)

@@ -44,10 +44,11 @@ def kernels_of(compiled: Any) -> list[Kernel]:
     """
     noted = json.loads(getattr(compiled, "inductor_provenance_mapping_str", None) or "{}")
     before: dict[str, list[str]] = noted.get("postToPre", {})
-    code, languages, fragments = _definitions(compiled.source_code)
+    source = getattr(compiled, "source_code", "")  # a graph without operations is not compiled
+    code, languages, fragments = _definitions(source)
     is_own = functools.partial(_is_own, code)
     names, operations = [], []
-    for launch in _launches(compiled.source_code, noted.get("cppCodeToPost", {}), code):
+    for launch in _launches(source, noted.get("cppCodeToPost", {}), code):
         name, _, number = launch.rpartition(":")
         found = noted["cppCodeToPost"][launch] if number else fragments.get(launch, [])
         names.append(name or launch)

@@ -59,9 +59,12 @@ class Draws:
         return [hashed(index, *k).view(shape) for k in keys]
 
 
+_SEED = torch.empty((), dtype=torch.int64, device="cpu")
+
+
 def new_seed() -> Tensor:
     """The seed of a call, drawn from torch's CPU generator."""
-    return torch.empty((), dtype=torch.int64, device="cpu").random_()
+    return torch.empty_like(_SEED).random_()  # its options would have to be parsed in each call
 
 
 def key(seed: Tensor, number: int) -> tuple[Tensor, Tensor]:

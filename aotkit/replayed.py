@@ -21,7 +21,7 @@ from aotkit.recordings import Pool, Recording
 _log = logging.getLogger("aotkit")
 MOST_RECORDINGS = 4  # of one graph; what finds none free then runs as usual
 PATIENCE = 2  # calls in a row from the same address
-# us of the host on an H200's, in torch 2.11: a launch of Inductor's, a replay with all around it, a copy before it.
+# us of an H200's host under torch 2.11: a launch of Inductor's, a replay with all around it, a copy before it.
 LAUNCH, REPLAY, COPY = 9.0, 9.0, 6.0
 LONGEST_PAUSE = 64  # calls
 
@@ -145,7 +145,8 @@ class Replayed:
         A recording is dropped, with all that shares its memory, where an input that it reads in its place has moved, or
         where one that it copies stays.
         """
-        makers = {i: maker for i, address in enumerate(addresses) if (maker := _made_by.get(address)) is not None}
+        found = {i: maker for i, address in enumerate(addresses) if (maker := _made_by.get(address)) is not None}
+        makers = {i: maker for i, maker in found.items() if not maker.pool.abandoned}
         for recording in self._recordings:
             if moved := recording.moved(addresses):
                 recording.pool.abandoned = True
@@ -166,7 +167,7 @@ class Replayed:
 
     def _recorded(self, inputs: Sequence[Tensor], stay: set[int], makers: dict[int, Recording]) -> Recording | None:
         pool = next((maker.pool for maker in makers.values()), None) or Pool(torch.cuda.graph_pool_handle())
-        if pool.abandoned:  # its makers will be recorded anew
+        if pool.abandoned:  # just now: what makes inputs will be recorded anew
             return None
         try:
             recording = Recording(self._run, inputs, stay, makers.keys(), self._passed, self._device, pool)

@@ -267,6 +267,19 @@ def test_inputs_that_stay_are_read_where_they_are(recorded):
 
 
 @counted
+def test_a_result_that_is_kept_is_read_where_it_is(recorded):
+    first = aotkit.compile(lambda x, w: (x @ w).relu(), backend=recorded, check=False)
+    second = aotkit.compile(lambda h, x: (h @ x).tanh(), backend=recorded, check=False)
+    x, y, w = (torch.randn(8, 8) for _ in range(3))
+    for _ in range(3):
+        h = first(x, w)
+    for other in [x] * 4 + [y] * 20:  # where it moves, all that is in the same memory is recorded anew
+        StandIn.read.clear()
+        torch.testing.assert_close(second(h, other), (h @ other).tanh())
+    assert StandIn.read.issuperset([h.data_ptr(), y.data_ptr()])
+
+
+@counted
 def test_inputs_that_move_now_and_then_are_recorded_seldom(recorded):
     fast, w = aotkit.compile(lambda x, w: (x @ w).tanh(), backend=recorded, check=False), leaf(8, 8)
     xs = [torch.randn(4, 8) for _ in range(3)]

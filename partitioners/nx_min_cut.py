@@ -35,6 +35,7 @@ from aotkit.errors import BudgetError, CompileError
 from aotkit.inspection.nodes import bytes_name, producer
 from aotkit.interfaces import Partitioner
 from aotkit.partitioners.rematerialization.blocks import solve
+from aotkit.partitioners.rematerialization.copies import compute_where_read
 from aotkit.partitioners.rematerialization.devices import Device, device_of
 from aotkit.partitioners.rematerialization.fusion import readers_of
 from aotkit.partitioners.rematerialization.lifetimes import lifetimes
@@ -140,6 +141,7 @@ def _split(
         with _explained(values):
             saved = [values.nodes[i] for i in sorted(choose(values, sides))]
         forward, backward = extract_forward_backward(joint, saved, num_fwd_outputs=num_fwd_outputs)
+        compute_where_read(backward)
         lower_peak(backward, sides)
         return forward, backward
 

@@ -40,12 +40,6 @@ class Fusion:
     kernels: Mapping[Node, Node]
     stages: Mapping[Node, int]
 
-    def viewed(self, node: Node) -> Node:
-        """What a node is a view or a part of; the node itself if of nothing."""
-        while node in self.free and node.all_input_nodes:
-            node = node.all_input_nodes[0]
-        return node
-
 
 def fusion_of(values: Sequence[Node], sides: Sides) -> Fusion:
     """The kernels of a joint graph whose nodes outside the backward pass are `values`, in graph order."""
@@ -53,8 +47,8 @@ def fusion_of(values: Sequence[Node], sides: Sides) -> Fusion:
     free = {node for node in (*values, *late) if is_free(node)}
     barriers = {node for node in (*values, *late) if node not in free and not is_cheap(node)}
     readers = readers_of([*values, *late], free)
-    forward = depths_of([node for node in values if node in sides.forward], barriers)
-    backward = depths_of(late, barriers)
+    forward = depths_of([node for node in values if node in sides.forward], barriers, free)
+    backward = depths_of(late, barriers, free)
     kernels = kernels_of([node for node in late if node not in barriers and node not in free], readers, backward)
     stages: dict[Node, int] = {}
     for node in reversed(values):
@@ -62,6 +56,13 @@ def fusion_of(values: Sequence[Node], sides: Sides) -> Fusion:
         wanted += [stages[r] for r in readers[node] if r in stages and r not in barriers]
         stages[node] = max(wanted, default=NOWHERE)
     return Fusion(free, barriers, readers, forward, backward, kernels, stages)
+
+
+def viewed(node: Node, free: Collection[Node]) -> Node:
+    """What a node is a view or a part of; the node itself if of nothing."""
+    while node in free and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
 
 
 def readers_of(nodes: Sequence[Node], free: Collection[Node]) -> dict[Node, list[Node]]:
@@ -73,15 +74,21 @@ def readers_of(nodes: Sequence[Node], free: Collection[Node]) -> dict[Node, list
     return readers
 
 
-def depths_of(nodes: Sequence[Node], barriers: Collection[Node]) -> dict[Node, int]:
-    """How many barriers come before each node, itself included; as late as its readers allow."""
+def depths_of(nodes: Sequence[Node], barriers: Collection[Node], free: Collection[Node]) -> dict[Node, int]:
+    """How many barriers come before each node, itself included; as late as its readers allow.
+
+    What only returns a part of it, as the gradient of a weight is one, reads nothing.
+    """
     depths: dict[Node, int] = {}
     for node in nodes:
         before = max((depths[i] for i in node.all_input_nodes if i in depths), default=0)
         depths[node] = before + (node in barriers)
+    reads: set[Node] = set()
     for node in reversed(nodes):
-        allowed = [depths[user] - (user in barriers) for user in node.users if user in depths]
+        allowed = [depths[user] - (user in barriers) for user in node.users if user in reads]
         depths[node] = max(depths[node], min(allowed, default=0))
+        if allowed or node not in free:
+            reads.add(node)
     return depths
 
 

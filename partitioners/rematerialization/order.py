@@ -85,7 +85,7 @@ class _Work:
     def kernels(self) -> list[Kernel]:
         """As a compiler makes them between two fences, in the order in which they end."""
         fused = [node for node in self.operators if node not in self.barriers]
-        kernels = kernels_of(fused, readers_of(self.nodes, self.free), depths_of(self.nodes, self.barriers))
+        kernels = kernels_of(fused, readers_of(self.nodes, self.free), depths_of(self.nodes, self.barriers, self.free))
         found: dict[tuple[Node, int], Kernel] = {}
         part = 0
         for node in self.operators:

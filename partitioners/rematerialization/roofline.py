@@ -12,7 +12,7 @@ from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import Sides, flops
 from aotkit.inspection.nodes import producer
 from aotkit.partitioners.rematerialization.devices import Device
-from aotkit.partitioners.rematerialization.fusion import Fusion, fusion_of
+from aotkit.partitioners.rematerialization.fusion import Fusion, fusion_of, viewed
 from aotkit.partitioners.rematerialization.operators import is_pass
 from aotkit.partitioners.rematerialization.problem import Problem
 from aotkit.partitioners.rematerialization.tradeoff import Tradeoff
@@ -91,7 +91,7 @@ def _far_away(node: Node, fusion: Fusion) -> set[Node]:
     """What a fused node reads if it is recomputed, other than what is there for its own gradient."""
     if node in fusion.barriers:
         return set()
-    sources = {fusion.viewed(i) for i in node.all_input_nodes}
+    sources = {viewed(i, fusion.free) for i in node.all_input_nodes}
     return {source for source in sources if fusion.stages[source] != fusion.stages[node]}
 
 

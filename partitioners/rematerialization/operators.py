@@ -4,11 +4,12 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import Tensor
 from torch.fx import Node
 
 from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import is_symbol, is_view, storages
-from aotkit.inspection.nodes import packet_name
+from aotkit.inspection.nodes import packet_name, size_hint
 
 # Cheap operators that do not carry torch.Tag.pointwise: one pass over their inputs.
 CASTS = "_to_copy to type_as clone lift_fresh_copy convert_element_type contiguous"
@@ -24,7 +25,9 @@ INDEXING = "index gather select slice cat stack triu tril constant_pad_nd flip r
 SEEDED_BY_ARGUMENT = "inductor_lookup_seed inductor_random inductor_randint"  # the same seed gives the same numbers
 VIEWS = "_unsafe_view reshape view expand permute t squeeze unsqueeze as_strided split alias broadcast_tensors"
 POINTWISE = "rsub div isinf __and__ __or__ __xor__ __lshift__ __rshift__"  # not all overloads have the tag
-PASSES = frozenset(f"{REDUCTIONS} {NORMALISATIONS}".split())
+REDUCED = frozenset(REDUCTIONS.split())
+UNROLLED = 8  # elements; Inductor's `unroll_reductions_threshold`
+PASSES = REDUCED | frozenset(NORMALISATIONS.split())
 CHEAP = PASSES | set(" ".join([CASTS, FACTORIES, INDEXING, SEEDED_BY_ARGUMENT, VIEWS, POINTWISE]).split())
 
 
@@ -43,5 +46,19 @@ def is_cheap(node: Node) -> bool:
 
 
 def is_pass(node: Node) -> bool:
-    """Whether a node reads its inputs as a whole before its result is there, as a sum does."""
-    return packet_name(node) in PASSES
+    """Whether a node reads its inputs as a whole before its result is there, as a sum of many elements does."""
+    return packet_name(node) in PASSES and not _is_unrolled(node)
+
+
+def _is_unrolled(node: Node) -> bool:
+    """Whether a node reduces so few elements to one that a compiler adds them up as it does the operands of a `+`."""
+    if packet_name(node) not in REDUCED or not node.all_input_nodes:
+        return False
+    before, after = (_elements(n) for n in (node.all_input_nodes[0], node))
+    return before is not None and after is not None and before <= UNROLLED * after
+
+
+def _elements(node: Node) -> int | None:
+    """Of a tensor, or of the first of several; None if that depends on data."""
+    value = node.meta["val"][0] if isinstance(node.meta.get("val"), tuple | list) else node.meta.get("val")
+    return size_hint(value.numel()) if isinstance(value, Tensor) else None

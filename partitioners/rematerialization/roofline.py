@@ -32,8 +32,9 @@ def tradeoff(values: Values, sides: Sides, device: Device) -> Tradeoff:
     more; the rest is fused, but
 
     * written if barriers read it, or kernels elsewhere than where it is recomputed, which read it then; and
-    * it reads what is not there: its inputs whose own gradients are computed elsewhere. This is why a residual stream
-      is saved at each layer, rather than computed again from the outputs of all the layers before.
+    * it reads what is not there: its inputs whose own gradients are computed elsewhere, which is why a residual stream
+      is saved at each layer, rather than computed again from the outputs of all the layers before; and inputs of the
+      function, such as an embedding of positions, that nothing else reads there.
 
     What the user asked to recompute is saved only if nothing else is possible.
     """
@@ -42,6 +43,7 @@ def tradeoff(values: Values, sides: Sides, device: Device) -> Tradeoff:
     work = {node: _work(node, fusion, seconds, device) for node in fusion.readers}
     everything = int(sum(work[node] for node in values.nodes) / UNIT) + 1 + sum(kept or 0 for kept in values.kept)
     constants = {node for node, is_constant in zip(values.nodes, values.constant, strict=True) if is_constant}
+    anyway = _reads_of_what_is_alive(values, fusion, seconds)
     save: list[int | None] = []
     again: list[int | None] = []
     for i, node in enumerate(values.nodes):
@@ -57,8 +59,8 @@ def tradeoff(values: Values, sides: Sides, device: Device) -> Tradeoff:
         elif node in fusion.free or node in constants or not values.in_forward[i]:
             again.append(0)
         else:
-            far = sum(seconds[source] for source in _far_away(node, fusion) - constants)
-            again.append(int((work[node] + _passes_if_recomputed(node, fusion) * seconds[node] + far) / UNIT))
+            read = sum(seconds[source] for source in _far_away(node, fusion) - constants) + anyway[node]
+            again.append(int((work[node] + _passes_if_recomputed(node, fusion) * seconds[node] + read) / UNIT))
     kept = [k if k and s else 0 for k, s in zip(values.kept, save, strict=True)]
     return Tradeoff(Problem(values.inputs, save, again, values.needed), kept, int(sum(work.values()) / UNIT))
 
@@ -93,6 +95,30 @@ def _far_away(node: Node, fusion: Fusion) -> set[Node]:
         return set()
     sources = {viewed(i, fusion.free) for i in node.all_input_nodes}
     return {source for source in sources if fusion.stages[source] != fusion.stages[node]}
+
+
+def _reads_of_what_is_alive(values: Values, fusion: Fusion, seconds: Mapping[Node, float]) -> dict[Node, float]:
+    """The seconds in which a fused node that is recomputed reads what nothing has to be kept for, as inputs.
+
+    A kernel reads it once, which is counted for the first node that may be recomputed in it, if no gradient reads it.
+    """
+    alive = {node for node, kept in zip(values.nodes, values.kept, strict=True) if kept == 0}
+    found = dict.fromkeys(values.nodes, 0.0)
+    read = {
+        (node, fusion.backward[reader])
+        for node in alive
+        for reader in fusion.readers[node]
+        if reader in fusion.backward and reader not in fusion.barriers
+    }
+    for node in values.nodes:
+        if node in fusion.free or node in fusion.barriers:
+            continue
+        for source in {viewed(i, fusion.free) for i in node.all_input_nodes} & alive:
+            if (source, fusion.stages[node]) not in read:
+                read.add((source, fusion.stages[node]))
+                if not is_pass(node):  # whose work that is
+                    found[node] += min(seconds[source], seconds[node])  # of a table only what is looked up
+    return found
 
 
 def _work(node: Node, fusion: Fusion, seconds: Mapping[Node, float], device: Device) -> float:

@@ -18,7 +18,8 @@ saved or recomputed. The cheapest such choice is a minimum cut; `rematerializati
   what they are broadcast into, where a fused kernel would compute them for each element: the key of a dropout.
 * Values that the function recomputes with `torch.utils.checkpoint` are saved only if nothing else is possible.
 
-The backward graph is then reordered where that lowers its peak of memory (`rematerialization/order.py`).
+The backward graph then computes cheap values in each kernel that reads them, where that moves fewer bytes
+(`rematerialization/copies.py`), and is reordered where that lowers its peak of memory (`rematerialization/order.py`).
 """
 
 import gc

@@ -19,7 +19,11 @@ from aotkit.partitioners.rematerialization.tradeoff import Tradeoff
 from aotkit.partitioners.rematerialization.values import Values, bytes_of
 
 UNIT = 1e-12  # seconds
-ARITHMETIC = 1e-3  # of a fused operator, as a share of the time to write its result, or what it is broadcast into
+ARITHMETIC = 1e-3  # of a fused operator, as a share of the time to write its result
+# The same of what that is broadcast into. Its traffic hides that, but to read a single number, such as the key of a
+# dropout, takes less.
+BROADCAST = 1e-6
+READ_INPUT = 0.95  # of a read, so that what takes as long to save as to recompute from an input is recomputed
 
 
 def tradeoff(values: Values, sides: Sides, device: Device) -> Tradeoff:
@@ -100,7 +104,8 @@ def _far_away(node: Node, fusion: Fusion) -> set[Node]:
 def _reads_of_what_is_alive(values: Values, fusion: Fusion, seconds: Mapping[Node, float]) -> dict[Node, float]:
     """The seconds in which a fused node that is recomputed reads what nothing has to be kept for, as inputs.
 
-    A kernel reads it once, which is counted for the first node that may be recomputed in it, if no gradient reads it.
+    A kernel reads it once, which is counted for the first node that may be recomputed in it, if no gradient reads it;
+    and of a table only as much as is found there.
     """
     alive = {node for node, kept in zip(values.nodes, values.kept, strict=True) if kept == 0}
     found = dict.fromkeys(values.nodes, 0.0)
@@ -117,7 +122,7 @@ def _reads_of_what_is_alive(values: Values, fusion: Fusion, seconds: Mapping[Nod
             if (source, fusion.stages[node]) not in read:
                 read.add((source, fusion.stages[node]))
                 if not is_pass(node):  # whose work that is
-                    found[node] += min(seconds[source], seconds[node])  # of a table only what is looked up
+                    found[node] += READ_INPUT * min(seconds[source], seconds[node])
     return found
 
 
@@ -128,5 +133,5 @@ def _work(node: Node, fusion: Fusion, seconds: Mapping[Node, float], device: Dev
     read = sum(seconds[i] for i in node.all_input_nodes)
     if node in fusion.barriers:
         return max(flops(node) / device.flops, read + seconds[node]) + device.launch
-    written = max([seconds[node], *(seconds[reader] for reader in fusion.readers[node] if is_pointwise(reader))])
-    return (read if is_pass(node) else 0.0) + ARITHMETIC * written
+    broadcast = max((seconds[reader] for reader in fusion.readers[node] if is_pointwise(reader)), default=0.0)
+    return (read if is_pass(node) else 0.0) + ARITHMETIC * seconds[node] + BROADCAST * broadcast

@@ -8,7 +8,7 @@ below 1 recomputes from inputs that the function has changed since (running stat
 
 import operator
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._functorch import partitioners as _partitioners
-from torch._functorch.compile_utils import fx_graph_cse, raise_getitems
+from torch._functorch.compile_utils import fx_graph_cse
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental import symbolic_shapes
 from torch.utils._pytree import tree_leaves
@@ -28,7 +28,7 @@ from aotkit.errors import CompileError
 
 partitioners: Any = _partitioners  # its signatures differ between torch's versions
 _choose_saved_values_set = partitioners.choose_saved_values_set
-_patching = threading.RLock()
+patching = threading.RLock()
 _size_hint: Any = getattr(symbolic_shapes, "optimization_hint", getattr(symbolic_shapes, "size_hint", None))
 UNKNOWN_SIZE = 4096  # elements assumed for a size that only the data decide, torch's own guess
 TINY_BUDGET = 1e-9  # torch returns the inputs for a budget of exactly 0, without looking at any constraint
@@ -79,9 +79,13 @@ def must_recompute(node: Node) -> bool:
 
 
 def simplify(joint: GraphModule) -> None:
-    """Remove dead code and merge equal nodes, in place; and complete the tags of `torch.utils.checkpoint`."""
+    """Remove dead code and merge equal nodes, in place; and complete the tags of `torch.utils.checkpoint`.
+
+    The module keeps its old code.
+    """
     joint.graph.eliminate_dead_code()
-    joint.graph = _merge_equal_nodes(joint.graph, apart=_large_constants(joint.graph))
+    merged = _merge_equal_nodes(joint.graph, apart=_large_constants(joint.graph))
+    joint._graph, merged.owning_module = merged, joint  # to set `joint.graph` generates code, which nobody runs
     if partitioners.has_recomputable_ops(joint):
         partitioners.cleanup_recompute_tags(joint, is_default_partition=False)
     _force(joint, partitioners.force_save_collectives, "collective communication")
@@ -179,45 +183,18 @@ def _own_draws_of_backward(graph: Graph, info: Any) -> None:
             info.tangents_closure.add(node)
 
 
-def extract_forward_backward(
-    joint: GraphModule, saved: Sequence[Node], *, num_fwd_outputs: int
-) -> tuple[GraphModule, GraphModule]:
-    """Split a joint graph into (forward, backward), where forward also returns the `saved` nodes.
-
-    The backward graph recomputes whatever else it needs, each value just before its first use.
-    """
-    symbols = [node for node in saved if is_symbol(node)]
-    is_opaque = getattr(partitioners, "is_opaque_node", None)  # torch 2.13
-    opaque = [node for node in saved if is_opaque and is_opaque(node)]
-    values = [node for node in saved if node not in symbols and node not in opaque]
-    forward, backward = partitioners._extract_fwd_bwd_modules(
-        joint,
-        values,
-        saved_sym_nodes=symbols,
-        num_fwd_outputs=num_fwd_outputs,
-        **({"saved_opaque_nodes": opaque} if is_opaque else {}),
-    )
-    if partitioners.has_recomputable_rng_ops(joint):
-        forward, backward = partitioners.functionalize_rng_ops(joint, forward, backward, len(symbols))
-    backward = partitioners.reordering_to_mimic_autograd_engine(backward)
-    forward, backward = raise_getitems(forward), raise_getitems(backward)
-    forward = partitioners.thread_graphsafe_rng_from_hops(forward, is_backward=False)
-    backward = partitioners.thread_graphsafe_rng_from_hops(backward, is_backward=True)
-    return _draw_once(forward, backward)
-
-
 def default_partition(joint: GraphModule, joint_inputs: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
     """torch's `default_partition`, with the same random numbers as eager."""
     _read_unused_draws(joint)
     with _mended_partitioners():
-        return _draw_once(*partitioners.default_partition(joint, joint_inputs, **keywords))
+        return draw_once(*partitioners.default_partition(joint, joint_inputs, **keywords))
 
 
 def min_cut_partition(joint: GraphModule, joint_inputs: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
     """torch's `min_cut_rematerialization_partition`, with the same random numbers as eager."""
     _read_unused_draws(joint)
     with _mended_partitioners():
-        return _draw_once(*partitioners.min_cut_rematerialization_partition(joint, joint_inputs, **keywords))
+        return draw_once(*partitioners.min_cut_rematerialization_partition(joint, joint_inputs, **keywords))
 
 
 @contextmanager
@@ -226,7 +203,7 @@ def _mended_partitioners() -> Iterator[None]:
 
     Another thread that partitions meanwhile gets them too, which can only save it from the same mistakes.
     """
-    with _patching:
+    with patching:
         partitioners.fx_graph_cse = _merge_equal_nodes
         partitioners.choose_saved_values_set = _choose_savable_values
         try:
@@ -266,7 +243,7 @@ def _read_unused_draws(joint: GraphModule) -> None:
             item.meta.update(val=node.meta["val"][0])
 
 
-def _draw_once(forward: GraphModule, backward: GraphModule) -> tuple[GraphModule, GraphModule]:
+def draw_once(forward: GraphModule, backward: GraphModule) -> tuple[GraphModule, GraphModule]:
     """Leave every draw in one graph only: dead code that draws is kept by torch, and moves the generator on.
 
     Raises:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 import aotkit
 from aotkit.aot import boxed
 from aotkit.aot.capture import fake_tensors, memory_budget, partition_copy
-from aotkit.aot.partition import extract_forward_backward
+from aotkit.aot.extraction import extract_forward_backward
 from aotkit.benchmark.capture import joint_graph
 from aotkit.benchmark.dataflow import Step, dataflow
 from aotkit.benchmark.evaluation import evaluate

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from aotkit.partitioners.rematerialization.paths import PRICES, ROUNDS, Path, Paths
+from aotkit.partitioners.rematerialization.narrowing import HALF, narrowed
+from aotkit.partitioners.rematerialization.paths import Path, Paths
+from aotkit.partitioners.rematerialization.prices import ascend
 
 WIDTHS = (32, 128, 256)
 COMPARED = 12  # labels at a place, as a multiple of its width: of the lowest bounds
 BLOCK = 64  # of them at once
-HALF = 0.5  # a unit of time: times are whole, what they are compared with is rounded
 
 
 def fastest_path(paths: Paths, limit: float) -> tuple[Path, float]:
@@ -27,13 +28,12 @@ def fastest_path(paths: Paths, limit: float) -> tuple[Path, float]:
     Args:
         limit: not below the peak of the smallest path.
     """
-    best = min((path for path in paths.explored.found if path.peak <= limit), key=lambda path: path.time)
-    search = _Search(paths, limit)
-    bound = search.bound
+    ascent = ascend(paths, limit)
+    best, bound = ascent.best, ascent.bound
     for width in WIDTHS:
         if bound > best.time - HALF:
             return best, best.time
-        better, least = search.faster_than(best.time, width)
+        better, least = _Search(paths, limit, ascent.prices, best.time).path(width)
         best, bound = better or best, max(bound, least)
     return best, bound
 
@@ -59,30 +59,21 @@ class _Labels:
 
 
 class _Search:
-    """For a path within a limit.
+    """For a path within a limit that takes less time than some.
 
     Attributes:
-        bound: what no path can be faster than.
-        costs: [segments, prices], time and bytes at prices: of each price of a byte, those that bound the most.
-        rest: [places, prices], the least that ways from a place to the last one cost.
+        costs: [segments, prices], time and bytes at prices.
+        left: the segments that it may have.
     """
 
-    def __init__(self, paths: Paths, limit: float) -> None:
-        self.paths, self.limit = paths, limit
-        explored = paths.explored
-        bounds = explored.least - limit * explored.prices.sum(1)
-        self.bound = float(bounds.max())
-        prices = explored.prices.view(PRICES, ROUNDS, -1)[range(PRICES), bounds.view(PRICES, ROUNDS).argmax(1)]
+    def __init__(self, paths: Paths, limit: float, prices: Tensor, time: float) -> None:
+        self.paths, self.limit, self.time = paths, limit, time
         self.start = (paths.fixed - limit) @ prices.T
         self.costs = paths.time[:, None] + paths.alive @ prices.T
-        self.rest = torch.full((paths.last + 1, PRICES), math.inf, dtype=torch.float64)
-        self.rest[-1] = 0
-        for place in reversed(range(paths.last)):
-            for stop, numbers in paths.after[place]:
-                self.rest[place] = torch.minimum(self.rest[place], self.costs[numbers].amin(0) + self.rest[stop])
+        self.left = narrowed(paths, limit, self.start, self.costs, time)
 
-    def faster_than(self, time: float, width: int) -> tuple[Path | None, float]:
-        """(the fastest path that takes less time, if one is found, what no path can be faster than).
+    def path(self, width: int) -> tuple[Path | None, float]:
+        """(the fastest path, if one is found, what no path can be faster than).
 
         Args:
             width: of labels at a place, about.
@@ -98,12 +89,12 @@ class _Search:
             labels, bound = self._best(place, _joined(waiting[place]), width)
             waiting[place].clear()
             came[place], dropped = labels.came, min(dropped, bound)
-            for stop, numbers in paths.after[place]:
-                extended = self._extended(labels, stop, numbers, time)
+            for stop, numbers in self.left.after[place]:
+                extended = self._extended(labels, stop, numbers)
                 if len(extended.time):
                     waiting[stop].append(extended)
         if not waiting[-1]:
-            return None, min(time, dropped)
+            return None, min(self.time, dropped)
         ends = _joined(waiting[-1])
         found = paths.path(self._way(came, ends.came[ends.time.argmin()]))
         return found, min(found.time, dropped)
@@ -113,9 +104,9 @@ class _Search:
 
         One dominates another if it is as fast and holds no more, where the limit may be exceeded later.
         """
-        bounds, order = (labels.cost + self.rest[place]).amax(1).sort(stable=True)
+        bounds, order = (labels.cost + self.left.rest[place]).amax(1).sort(stable=True)
         labels = labels[order[: COMPARED * width]]
-        harmless = self.limit - self.paths.more[1][place]
+        harmless = self.limit - self.left.most[place]
         matters = (labels.held > harmless).any(0)
         compared = torch.cat([labels.time[:, None], torch.maximum(labels.held, harmless)[:, matters]], 1)
         compared = torch.unique(compared - compared.amin(0), dim=1)  # many steps differ by what all labels hold
@@ -123,22 +114,22 @@ class _Search:
         seen = 0
         while seen < len(compared) and len(kept) < width:
             some = compared[seen : seen + BLOCK]
-            by_others = (compared[kept][:, None] <= some).all(2).any(0)
-            by_one_of_them = (some[:, None] <= some).all(2).triu(1).any(0)
+            by_others = _dominates(compared[kept], some).any(0)
+            by_one_of_them = _dominates(some, some).triu(1).any(0)
             kept += (seen + (~(by_others | by_one_of_them)).nonzero()[:, 0]).tolist()
             seen += len(some)
         return labels[torch.tensor(kept)], float(bounds[seen]) if seen < len(bounds) else math.inf
 
-    def _extended(self, labels: _Labels, stop: int, numbers: Tensor, time: float) -> _Labels:
+    def _extended(self, labels: _Labels, stop: int, numbers: Tensor) -> _Labels:
         """By each of some segments to a place, if that can be completed within the limit and in less time."""
         cost = labels.cost[:, None] + self.costs[numbers]
-        label, number = ((cost + self.rest[stop]).amax(2) < time - HALF).nonzero(as_tuple=True)
+        label, number = ((cost + self.left.rest[stop]).amax(2) < self.time - HALF).nonzero(as_tuple=True)
         segment = numbers[number]
         held = labels.held[label] + self.paths.alive[segment]
         new = _Labels(
             labels.time[label] + self.paths.time[segment], held, cost[label, number], torch.stack([segment, label], 1)
         )
-        return new[(held + self.paths.more[0][stop]).amax(1) <= self.limit]
+        return new[(held + self.left.least[stop]).amax(1) <= self.limit]
 
     def _way(self, came: Sequence[Tensor], last: Tensor) -> list[int]:
         """The segments of a path that ends with a label."""
@@ -148,6 +139,11 @@ class _Search:
             segment, label = came[place][label].tolist()
             way.append(segment)
         return way[::-1]
+
+
+def _dominates(rows: Tensor, others: Tensor) -> Tensor:
+    """[rows, others]: whether a row is nowhere larger than another one."""
+    return (rows[:, None] - others).amax(2) <= 0
 
 
 def _joined(labels: Sequence[_Labels]) -> _Labels:

@@ -21,6 +21,7 @@ from aotkit.partitioners.rematerialization.segments import Segment
 PRICES = 24
 ROUNDS = 20
 RATE = 4.0  # of the multiplicative weights
+Ways = list[list[tuple[int, Tensor]]]
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Paths:
         between: dict[tuple[int, int], list[int]] = {}
         for number, s in enumerate(segments):
             between.setdefault((s.start, s.stop), []).append(number)
-        self.after: list[list[tuple[int, Tensor]]] = [[] for _ in range(self.last + 1)]
+        self.after: Ways = [[] for _ in range(self.last + 1)]
         for (start, stop), numbers in between.items():
             self.after[start].append((stop, torch.tensor(numbers)))
 
@@ -128,18 +129,6 @@ class Paths:
     def smallest(self) -> Path:
         """Of those that are known."""
         return self.explored.found[0]
-
-    @cached_property
-    def more(self) -> tuple[Tensor, Tensor]:
-        """[places, steps] each: the least and the most bytes that ways from a place to the last one add."""
-        least = torch.full((self.last + 1, len(self.fixed)), math.inf, dtype=torch.float64)
-        most = -least
-        least[-1] = most[-1] = 0
-        for place in reversed(range(self.last)):
-            for stop, numbers in self.after[place]:
-                least[place] = torch.minimum(least[place], self.alive[numbers].amin(0) + least[stop])
-                most[place] = torch.maximum(most[place], self.alive[numbers].amax(0) + most[stop])
-        return least, most
 
 
 def _highest(held: Tensor) -> Tensor:

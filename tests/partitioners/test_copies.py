@@ -2,44 +2,51 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 
+from aotkit.aot.capture import partition_copy
+from aotkit.benchmark.capture import joint_graph
 from aotkit.benchmark.evaluation import evaluate
+from aotkit.benchmark.models import ResNet
+from aotkit.benchmark.partitioners import decomposition_table
 from aotkit.partitioners import nx_min_cut
 
 
-def joined(x, w, v):
-    """Two batch norms whose sum has one gradient; a product more lies before one of them."""
-    near, far = x @ w, (x @ v).cos() @ w
-    return (F.batch_norm(near, None, None, training=True) + F.batch_norm(far, None, None, training=True)).sin() @ w
+@pytest.fixture(scope="module")
+def joint():
+    """Two batch norms of a block share a gradient; one of them runs late, as its branch is shorter."""
+    inputs = (torch.randn(4, 3, 32, 32), torch.arange(4))
+    return joint_graph(ResNet((1, 1), classes=8).train(), inputs, decompositions=decomposition_table("inductor"))
 
 
-def inputs():
-    return [torch.randn(4096, 16, requires_grad=True), *(torch.randn(16, 16, requires_grad=True) for _ in range(2))]
-
-
-def copies(graphs):
-    return [node for node in graphs.backward.graph.nodes if node.name.endswith("_again")]
+def copies(backward):
+    return [node for node in backward.graph.nodes if node.name.endswith("_again")]
 
 
 @pytest.fixture
-def cut(split):
-    return lambda function, *given: split(nx_min_cut.partition, function, *given)
-
-
-def test_to_copy_moves_fewer_bytes(cut, monkeypatch):
-    def seconds(graphs):
-        return evaluate(graphs.forward, graphs.backward, graphs.num_outputs).seconds["A100"]
-
-    with_copies = cut(joined, *inputs())
-    assert copies(with_copies)
+def parts(joint, monkeypatch):
+    """(forward, backward) with copies, and without."""
+    with_copies = partition_copy(nx_min_cut.partition, joint)
     monkeypatch.setattr(nx_min_cut, "compute_where_read", lambda backward: None)
-    without = cut(joined, *inputs())
-    assert not copies(without)
-    assert seconds(with_copies) < seconds(without)
-    assert with_copies.saved_bytes == without.saved_bytes
+    return with_copies, partition_copy(nx_min_cut.partition, joint)
 
 
-def test_what_a_product_reads_is_in_memory_and_not_copied(cut):
-    x, w = torch.randn(64, 64, requires_grad=True), torch.randn(64, 64, requires_grad=True)
-    assert not copies(cut(lambda x, w: ((x @ w).sin() @ w).cos() @ w, x, w))
+def test_to_copy_moves_fewer_bytes(joint, parts):
+    found, plain = (evaluate(*both, joint.num_outputs) for both in parts)
+    assert copies(parts[0][1])
+    assert not copies(parts[1][1])
+    assert found.seconds["A100"] < plain.seconds["A100"]
+    assert found.saved_bytes == plain.saved_bytes
+
+
+def test_a_copy_is_the_same_value(parts):
+    (_, backward), (_, plain) = parts
+    given = [random_like(node.meta["val"]) for node in plain.graph.find_nodes(op="placeholder")]
+    for found, expected in zip(backward(*given), plain(*given), strict=True):
+        assert found is expected is None or torch.equal(found, expected)
+
+
+def random_like(value):
+    """Real, of the shape and type of a fake tensor."""
+    if value.is_floating_point():
+        return torch.rand(value.shape, dtype=value.dtype)
+    return torch.full(value.shape, 4, dtype=value.dtype)  # a label, and the middle of a window of 3 x 3

@@ -2,8 +2,9 @@
 
 What each segment holds over time adds up, so a cut is a path through the places, and its peak is the most that its
 segments hold together at any step. The fastest path within the limit is found exactly, unless there are too many to
-tell (`labels`): so a larger limit takes no more time. What a segment saves for the next one, which does not read it, is
-not saved in the end: the choice may take less than its path, which the search does not know.
+tell (`labels`): so the path of a larger limit takes no more time. What a segment saves for the next one, which does not
+read it, is not saved in the end: the choice may take less than its path, and hold less, which the search does not know.
+So the choice of a larger limit may take a little more time, where there are skip connections: 0.04 % in a U-Net.
 """
 
 from collections.abc import Iterator

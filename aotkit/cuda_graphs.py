@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.aot import copy_graph, scalars_on
+from aotkit.aot import copy_graph, part_of_graph, scalars_on
 from aotkit.calls import Product, boxed_call, results_of
 from aotkit.inspection.costs import tensors_of
 from aotkit.inspection.nodes import is_symbolic
@@ -73,8 +73,9 @@ class Recorder:
             return Replayed(boxed_call(compiled), passed, device, explained(Product(compiled, kept)), launches)
         if not numbers:
             return compiled
-        products = Product(self.compiler(copy_graph(traced), example_inputs), traced), Product(compiled, kept)
-        return Unrecorded(*products, numbers, device)
+        with part_of_graph():  # AOTAutograd has been told of the strides of the results
+            on_cpu = self.compiler(copy_graph(traced), example_inputs)
+        return Unrecorded(Product(on_cpu, traced), Product(compiled, kept), numbers, device)
 
 
 class Unrecorded:

@@ -1,6 +1,7 @@
 """CUDA graphs around backends. Without a GPU a stand-in records: it writes over the same memory at every replay."""
 
 import ctypes
+import dataclasses
 import logging
 import math
 import random
@@ -15,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import aotkit
 import aotkit.calls
 from aotkit import recordings, replayed
+from aotkit.aot import copy_graph, part_of_graph
 from aotkit.aot.alone import compile_alone
 from aotkit.calls import Product
 from aotkit.cuda_graphs import Recorder, passed_on, why_not, with_cuda_graphs
@@ -400,6 +402,37 @@ def test_without_a_gpu_the_backend_is_unavailable():
 @pytest.mark.parametrize("name", ["nop", "inductor"])
 def test_training_with_dropout_on_a_gpu(name):
     compare_steps(f"cudagraphs:{name}", name)
+
+
+@needs_gpu
+def test_a_graph_of_one_kernel_on_a_gpu():
+    """It runs as it is, with the seed on the CPU."""
+    x = leaf(64, 32)
+    fast, plain = (aotkit.compile(draw, backend=name) for name in ("cudagraphs:inductor", "inductor"))
+    for n in range(6):
+        steps = []
+        for function in (fast, plain):
+            torch.manual_seed(n)
+            result = function(x)
+            steps.append((result, *torch.autograd.grad(result.square().sum(), x)))
+        torch.testing.assert_close(*steps, rtol=0, atol=0)
+
+
+def draw(x):
+    return F.dropout(x, 0.25)
+
+
+def test_a_compiler_may_compile_a_graph_twice():
+    inductor = get_backend("inductor")
+
+    def twice(gm, example_inputs):
+        inductor.fw_compiler(copy_graph(gm), example_inputs)
+        with part_of_graph():
+            return inductor.fw_compiler(gm, example_inputs)
+
+    x = leaf(16, 8)
+    compiled = aotkit.compile(draw, backend=dataclasses.replace(inductor, fw_compiler=twice))
+    torch.autograd.grad(compiled(x).sum(), x)
 
 
 @pytest.mark.parametrize("function", [lambda x: [x.sin().cos()], lambda x: [x]], ids=["fused", "empty"])

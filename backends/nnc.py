@@ -21,8 +21,7 @@ from aotkit.aot import nnc_fuser, nnc_fuses_on_cpu, random_state
 from aotkit.interfaces import Backend, Kernel
 
 _GROUP = re.compile(r"prim::TensorExprGroup_\d+")
-_LINE = re.compile(r"# <string>:(\d+):")
-_OPERATOR = re.compile(r"= (\w+::\w+)[\[(].*# <string>:(\d+):")
+_OPERATOR = re.compile(r"= (aten::\w+)\(.*# <string>:(\d+):(\d+)")
 # The first run records shapes, the second compiles what it saw, the third runs the kernels.
 WARM_UP_RUNS = 3
 
@@ -91,17 +90,28 @@ class FusedGraph:
 
 
 def _kernels(optimized: str, source: str) -> list[Kernel]:
-    """The kernels of an optimized graph, each line of which says from which line of the source it comes."""
-    names = [line.partition(" = ")[0].strip() for line in source.splitlines()]
+    """The kernels of an optimized graph, each line of which says from where in the source it comes.
+
+    What TorchScript took apart, as it does `addmm`, comes from another source: at no place of ours is there a call.
+    """
+    calls = {}
+    for number, line in enumerate(source.splitlines(), 1):
+        name, equals, _ = line.partition(" = ")
+        calls[number, len(name + equals)] = name.strip()
     graph, *groups = optimized.split("\nwith ")
     code = {group.partition(" ")[0]: group.partition(" = ")[2] for group in groups}
+
+    def operations(text: str) -> tuple[str, ...]:
+        places = [(int(line), int(column)) for _, line, column in _OPERATOR.findall(text)]
+        return tuple(calls[place] for place in places if place in calls)
+
     found = []
     for line in graph.splitlines():
         if (group := _GROUP.search(line)) is not None:
             text = code[group[0]]
-            found.append(Kernel(group[0], tuple(names[int(n) - 1] for n in _LINE.findall(text)), "TorchScript", text))
+            found.append(Kernel(group[0], operations(text), "TorchScript", text))
         elif (operator := _OPERATOR.search(line)) is not None:
-            found.append(Kernel(operator[1], (names[int(operator[2]) - 1],), "ATen", why="NNC does not take it"))
+            found.append(Kernel(operator[1], operations(line), "ATen", why="NNC does not take it"))
     return found
 
 

@@ -88,3 +88,29 @@ def test_it_fuses_on_cuda():
     for kernel in kernels:
         assert "TensorExprGroup" in kernel.optimized_graph
         assert "aten::cos" not in kernel.optimized_graph.partition("with prim::TensorExprGroup")[0]
+
+
+def test_what_torchscript_made_of_a_graph_is_read():
+    """Constants are no kernels, and of `addmm`, which it takes apart, no part is at a place of the source.
+
+    As printed for a CUDA device by torch 2.11.
+    """
+    source = (
+        "def graph(x, w, b):\n"
+        "    addmm = torch.ops.aten.addmm(b, x, w)\n"
+        "    relu = torch.ops.aten.relu(addmm)\n"
+        "    sum_1 = torch.ops.aten.sum(relu, [0])\n"
+        "    return (sum_1,)\n"
+    )
+    optimized = (
+        "graph(%x.1 : Tensor, %w.1 : Tensor, %b.1 : Tensor):\n"
+        "  %4 : int = prim::Constant[value=0]() # <string>:4:12\n"
+        "  %5 : Tensor = aten::mm(%x.1, %w.1) # <string>:3:24\n"
+        "  %9 : Tensor = prim::TensorExprGroup_0(%5, %b.1)\n"
+        "  %sum_1.1 : Tensor = aten::sum(%9, %4) # <string>:4:12\n"
+        "with prim::TensorExprGroup_0 = graph(%5 : Tensor, %b.1 : Tensor):\n"
+        "  %2 : Tensor = aten::add(%b.1, %5) # <string>:3:17\n"
+        "  %relu.2 : Tensor = aten::relu(%2) # <string>:3:11\n"
+    )
+    found = [(k.name, k.operations) for k in nnc._kernels(optimized, source)]
+    assert found == [("aten::mm", ()), ("prim::TensorExprGroup_0", ("relu",)), ("aten::sum", ("sum_1",))]

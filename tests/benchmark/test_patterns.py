@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 import aotkit
 from aotkit.benchmark import patterns
-from aotkit.benchmark.pattern_cases import CASES, XFORMERS_SHAPES, inputs_of
+from aotkit.benchmark.pattern_cases import CASES, XFORMERS_SHAPES, Case, Traffic, inputs_of
 from aotkit.benchmark.pattern_check import difference
 from aotkit.benchmark.patterns import chosen_cells, measure
 from aotkit.benchmark.patterns_plot import plot
@@ -33,6 +33,11 @@ def test_eager_is_right(name, step):
 def test_a_compiled_function_with_a_mask_of_its_own_is_right(name, dtype):
     case = CASES[name]
     assert difference(case, NOP(case.fn), inputs_of(case, SHAPE, dtype, "cpu", step=True)) is None
+
+
+def test_rounding_to_the_least_numbers_of_a_type_is_right():
+    case = Case("least", lambda x: x * 2e-7, ("x",), Traffic(2), Traffic(2), drops=False)
+    assert difference(case, case.fn, inputs_of(case, SHAPE, torch.float16, "cpu", step=True)) is None
 
 
 WRONG = {

@@ -105,17 +105,20 @@ class Replayed:
 
     def unrecorded(self, *inputs: Tensor) -> Sequence[Any]:
         """The same call, of which the recordings learn nothing: on inputs that will not come again."""
-        return self._run([x if x.is_cuda else x.to(self._device) for x in inputs])
+        return self._run(self._on_device(inputs))
 
     def kernels(self, inputs: Sequence[Tensor]) -> Sequence[Kernel]:
         """Those that are recorded, and replayed at once."""
-        return self._explained.kernels([x.to(self._device) for x in inputs])
+        return self._explained.kernels(self._on_device(inputs))
 
     def observed(
         self, inputs: Sequence[Tensor], around: Callable[[int], AbstractContextManager[None]]
     ) -> Sequence[Any]:
         """The same kernels, one after the other."""
-        return self._explained.observed([x.to(self._device) for x in inputs], around)
+        return self._explained.observed(self._on_device(inputs), around)
+
+    def _on_device(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        return [x if x.is_cuda else x.to(self._device) for x in inputs]
 
     def _recording(self, inputs: Sequence[Tensor]) -> Recording | None:
         """One that fits, or a new one."""
@@ -123,13 +126,9 @@ class Replayed:
         if self._stream not in (None, stream):  # its memory may still be in use on the other one
             return None
         addresses = list(map(_data_ptr, inputs))
-        fitting = None
-        for recording in self._recordings:
-            if recording.fits(inputs, addresses):
-                if not recording.copied:
-                    return recording
-                fitting = recording
-                break
+        fitting = next((r for r in self._recordings if r.fits(inputs, addresses)), None)
+        if fitting is not None and not fitting.copied:
+            return fitting
         self._stays.see(addresses)
         if not self._ran:
             self._ran = True

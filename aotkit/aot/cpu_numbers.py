@@ -1,9 +1,9 @@
 """Numbers on the CPU that the kernels of a GPU read, such as the keys that random draws make of the seed of a call."""
 
-from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.aot.graphs import is_pointwise
+from aotkit.aot.graphs import IN_KERNELS, is_pointwise
+from aotkit.aot.partition import is_tensor
 
 
 def leave_numbers_to_kernels(joint: GraphModule) -> None:
@@ -19,14 +19,12 @@ def leave_numbers_to_kernels(joint: GraphModule) -> None:
         inputs = node.all_input_nodes
         if inputs and numbers.issuperset(inputs) and is_pointwise(node) and _is_cpu_number(node):
             numbers.add(node)
-            node.meta["in_kernels"] = True
+            node.meta[IN_KERNELS] = True
 
 
 def _is_on_gpu(node: Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) and value.is_cuda
+    return is_tensor(node) and bool(node.meta["val"].is_cuda)
 
 
 def _is_cpu_number(node: Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) and value.dim() == 0 and value.device.type == "cpu"
+    return is_tensor(node) and node.meta["val"].dim() == 0 and node.meta["val"].device.type == "cpu"

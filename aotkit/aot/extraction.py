@@ -59,7 +59,10 @@ def _without_code() -> Iterator[None]:
 
 
 def _recompute_late(backward: Graph) -> None:
-    """Move what does not depend on a tangent right before the first gradient that needs it; remove what none needs."""
+    """Move what does not depend on a tangent right before the first gradient that needs it; remove what none needs.
+
+    As torch's `reordering_to_mimic_autograd_engine` has it, which makes another graph.
+    """
     nodes = list(backward.nodes)
     turns = {node: turn for turn, node in enumerate(nodes)}
     tangents = [node for node in nodes if partitioners._is_tangent(node)]
@@ -85,6 +88,6 @@ def _recompute_late(backward: Graph) -> None:
 
 
 def _raise_items(graph: Graph) -> None:
-    """Move the items of a tuple right after it."""
+    """Move the items of a tuple right after it, as torch's `raise_getitems` does, which generates code."""
     for node in reversed(graph.find_nodes(op="call_function", target=getitem)):
         node.args[0].append(node)

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
+IN_KERNELS = "in_kernels"  # tag of what each kernel that reads it computes, as the backend has said
+
 
 def outside_fake_mode() -> Any:
     """Compilers run under this, so that they can do real tensor work."""

@@ -8,10 +8,11 @@ from torch.fx import GraphModule, Node
 
 from aotkit.aot.alone import propagate
 from aotkit.aot.capture import Joint, partition_as_traced
+from aotkit.aot.graphs import IN_KERNELS
 
 # What tracing notes on the nodes of a joint graph that nothing else tells: the pass in which each ran, and what
 # torch.utils.checkpoint asked for.
-JOINT_TAGS = ("partitioner_tag", "recompute", "ac_graph_id", "has_backward_hook")
+JOINT_TAGS = ("partitioner_tag", "recompute", "ac_graph_id", "has_backward_hook", IN_KERNELS)
 
 
 def tangents_of(joint: GraphModule) -> list[Node]:

@@ -23,7 +23,7 @@ from torch.fx.experimental import symbolic_shapes
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
-from aotkit.aot.graphs import mutated_inputs
+from aotkit.aot.graphs import IN_KERNELS, mutated_inputs
 from aotkit.errors import CompileError
 
 partitioners: Any = _partitioners  # its signatures differ between torch's versions
@@ -104,8 +104,8 @@ def _force(joint: GraphModule, tag: Callable[[GraphModule], None], reason: str) 
 
 
 def is_in_kernels(node: Node) -> bool:
-    """Whether each kernel that reads a value computes it, as the backend has said: there is nothing to save."""
-    return "in_kernels" in node.meta
+    """Whether each kernel that reads a value computes it: there is nothing to save."""
+    return IN_KERNELS in node.meta
 
 
 def must_save(node: Node) -> bool:

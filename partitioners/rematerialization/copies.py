@@ -14,7 +14,7 @@ from aotkit.aot.effects import changes_inputs
 from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import is_random, is_tensor
 from aotkit.inspection.nodes import output_nodes
-from aotkit.partitioners.rematerialization.fusion import depths_of, kernels_of, readers_of, viewed
+from aotkit.partitioners.rematerialization.fusion import fused_in, readers_of, viewed
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
 from aotkit.partitioners.rematerialization.values import bytes_of
 
@@ -61,8 +61,7 @@ def _kernels(nodes: Sequence[Node]) -> _Kernels:
     called = [node for node in nodes if node.op == "call_function"]
     barriers = {node for node in called if node not in free and not is_cheap(node)}
     readers = readers_of(nodes, free)
-    fused = [node for node in called if node not in barriers and node not in free]
-    return _Kernels(free, readers, kernels_of(fused, readers, depths_of(called, barriers, free)))
+    return _Kernels(free, readers, fused_in(called, readers, barriers, free))
 
 
 def _is_less(node: Node, others: Collection[Node | None], kernels: _Kernels) -> bool:

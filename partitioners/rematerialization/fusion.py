@@ -92,6 +92,14 @@ def depths_of(nodes: Sequence[Node], barriers: Collection[Node], free: Collectio
     return depths
 
 
+def fused_in(
+    nodes: Sequence[Node], readers: Mapping[Node, Sequence[Node]], barriers: Collection[Node], free: Collection[Node]
+) -> dict[Node, Node]:
+    """`kernels_of` one graph."""
+    fused = [node for node in nodes if node not in barriers and node not in free]
+    return kernels_of(fused, readers, depths_of(nodes, barriers, free))
+
+
 def kernels_of(
     nodes: Sequence[Node], readers: Mapping[Node, Sequence[Node]], depths: Mapping[Node, int]
 ) -> dict[Node, Node]:

@@ -20,7 +20,7 @@ from aotkit.aot.effects import changes_inputs, keeps_order
 from aotkit.aot.partition import Sides, storages
 from aotkit.inspection.memory import bytes_alive
 from aotkit.inspection.nodes import bytes_name, output_nodes
-from aotkit.partitioners.rematerialization.fusion import depths_of, kernels_of, readers_of
+from aotkit.partitioners.rematerialization.fusion import fused_in, readers_of
 from aotkit.partitioners.rematerialization.lifetimes import numbered, reads_of, uses_of
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
 from aotkit.partitioners.rematerialization.scheduling import Task, frees_first
@@ -84,8 +84,7 @@ class _Work:
 
     def kernels(self) -> list[Kernel]:
         """As a compiler makes them between two fences, in the order in which they end."""
-        fused = [node for node in self.operators if node not in self.barriers]
-        kernels = kernels_of(fused, readers_of(self.nodes, self.free), depths_of(self.nodes, self.barriers, self.free))
+        kernels = fused_in(self.nodes, readers_of(self.nodes, self.free), self.barriers, self.free)
         found: dict[tuple[Node, int], Kernel] = {}
         part = 0
         for node in self.operators:

@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from aotkit.inspection.memory import Span
+from aotkit.inspection.memory import bytes_alive
 from aotkit.partitioners.rematerialization.lifetimes import Lifetimes
 from aotkit.partitioners.rematerialization.segments import Segment
 
@@ -70,9 +70,8 @@ class Paths:
     def __init__(self, segments: Sequence[Segment], lifetimes: Lifetimes) -> None:
         self.segments = segments
         self.last = max(segment.stop for segment in segments)
-        alive = _bytes_alive([lifetimes.spans(s.saved, s.recomputed) for s in segments], lifetimes.steps)
-        fixed = torch.tensor(lifetimes.fixed, dtype=torch.float64)
-        highest = _highest(torch.cat([fixed[:, None], alive], 1))
+        rows = [bytes_alive(lifetimes.spans(s.saved, s.recomputed), lifetimes.steps) for s in segments]
+        highest = _highest(torch.tensor([lifetimes.fixed, *rows], dtype=torch.float64).T.contiguous())
         self.fixed, self.alive = highest[:, 0], highest[:, 1:].T.contiguous()
         self.time = torch.tensor([s.time for s in segments], dtype=torch.float64)
         between: dict[tuple[int, int], list[int]] = {}
@@ -130,16 +129,6 @@ class Paths:
     def smallest(self) -> Path:
         """Of those that are known."""
         return self.explored.found[0]
-
-
-def _bytes_alive(spans: Sequence[Sequence[Span]], steps: int) -> Tensor:
-    """[steps, len(spans)]: of each, what `bytes_alive` gives."""
-    rows = [(*span, column) for column, some in enumerate(spans) for span in some]
-    first, last, nbytes, column = torch.tensor(rows, dtype=torch.long).view(len(rows), 4).T
-    changes = torch.zeros((steps + 1, len(spans)), dtype=torch.float64)
-    changes.index_put_((first, column), nbytes.double(), accumulate=True)
-    changes.index_put_((last + 1, column), -nbytes.double(), accumulate=True)
-    return changes[:-1].cumsum(0)
 
 
 def _highest(held: Tensor) -> Tensor:

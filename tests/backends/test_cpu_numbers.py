@@ -5,7 +5,8 @@ import torch
 from torch.nn.functional import dropout, gelu
 
 import aotkit
-from aotkit.aot import cpu_numbers
+from aotkit.aot import JOINT_TAGS, cpu_numbers
+from aotkit.aot.graphs import IN_KERNELS
 
 
 def draws(x, bias):
@@ -45,3 +46,12 @@ def test_of_what_is_computed_from_a_number_the_number_is_kept(partition, argumen
     compiled = aotkit.compile(scaled, backend="inductor", partition=partition)
     compiled(*arguments, scale).sum().backward()
     assert set(numbers_given_to_backward(compiled, *arguments, scale)) <= {"primals_3"}
+
+
+def test_pieces_of_a_joint_graph_keep_the_tag(arguments):
+    """With it, a fault is reproduced by the partition that had it."""
+    compiled = aotkit.compile(draws, backend="inductor", partition="min_cut")
+    compiled(*arguments)
+    tagged = [node for node in compiled.graphs(*arguments).joint.graph.nodes if IN_KERNELS in node.meta]
+    assert tagged
+    assert IN_KERNELS in JOINT_TAGS

@@ -31,9 +31,11 @@ from torch.utils import _pytree as pytree
 from aotkit.aot.cpu_numbers import leave_numbers_to_kernels
 from aotkit.aot.half_gelu import with_half_gelu
 from aotkit.aot.isa import remembered_probes
+from aotkit.aot.mixed_reductions import mixed_reductions
 from aotkit.aot.padding import share_padded
 from aotkit.aot.provenance import NOTING, kernels_of, noting_origins, with_launches
 from aotkit.aot.realizing import without_stored_random_bits
+from aotkit.aot.row_reductions import whole_rows
 from aotkit.aot.tensors import tensor_guard
 from aotkit.aot.views import share_viewed_memory
 
@@ -62,13 +64,15 @@ def compile_inner(
     more = {**compile_fx.get_cpp_wrapper_config(), "cpp_wrapper": True} if cpp_wrapper else {}
     own = {"emulate_precision_casts": _rounds_between(gm), "allow_buffer_reuse": not is_large_on_gpu(example_inputs)}
     # Inductor's cache of compiled graphs does not tell apart what may be overwritten in one and not in another.
-    # Nor does it tell what `without_stored_random_bits` changes.
-    tag = f"{torch.compiler.config.cache_key_tag} bits not stored, donated {get_donated_idxs()}"
+    # Nor does it know of `without_stored_random_bits`, `whole_rows` and `mixed_reductions`.
+    tag = f"{torch.compiler.config.cache_key_tag} bits made again, whole rows, mixed, donated {get_donated_idxs()}"
     with (
         config.patch({**RANDOM, **own, **settings, **more}),
         torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
         remembered_probes(),
         without_stored_random_bits(),
+        whole_rows(),
+        mixed_reductions(),
         noting_origins(gm),
     ):
         compiled = compile_fx.compile_fx_inner(gm, example_inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]

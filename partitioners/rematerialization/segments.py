@@ -56,7 +56,7 @@ def segments(values: Values, costs: Tradeoff, lifetimes: Lifetimes) -> Iterator[
     read_until = _read_until(values, costs)
     places = _places(values, costs, lifetimes, read_until)
     blocks: dict[Fraction, Known] = {price: {} for price in _prices(_hull(costs))}
-    known: dict[Hashable, list[Choice]] = {}
+    known: dict[Hashable, list[tuple[list[int], list[int], int]]] = {}
     last = len(places) - 1
     for start in range(last):
         lengths = {length for length in LENGTHS if start + length <= last} | ({last} if start == 0 else set())
@@ -66,10 +66,9 @@ def segments(values: Values, costs: Tradeoff, lifetimes: Lifetimes) -> Iterator[
             time = part.time
             key = tuple(map(tuple, (time.save, time.recompute, time.needed, part.kept, *time.inputs)))
             if key not in known:
-                known[key] = _choices(part, blocks)
-            for choice in known[key]:
-                saved, recomputed = time.resolve(choice.saved)
-                yield Segment(start, stop, [members[k] for k in saved], [members[k] for k in recomputed], choice.time)
+                known[key] = [(*time.resolve(choice.saved), choice.time) for choice in _choices(part, blocks)]
+            for saved, recomputed, taken in known[key]:
+                yield Segment(start, stop, [members[k] for k in saved], [members[k] for k in recomputed], taken)
 
 
 def _read_until(values: Values, costs: Tradeoff) -> list[int]:

@@ -55,18 +55,24 @@ def _sizes(node: Any) -> tuple[int, int]:
 
 
 def _codegen_mixed(scheduling: Any, node1: Any, node2: Any) -> Any:
-    """`node1` reduces the rows."""
+    with config.patch({} if _is_decided() else _options(node1, node2)):
+        return _codegen(scheduling, node1, node2)
+
+
+def _is_decided() -> bool:
+    """Whether the user has said how many rows a program goes through, or has Inductor find out."""
     triton = config.triton
     is_tuned = config.max_autotune or config.coordinate_descent_tuning or triton.mix_order_reduction_autotune_split_size
-    if is_tuned or triton.mix_order_reduction_split_size is not None:
-        return _codegen(scheduling, node1, node2)
+    return is_tuned or triton.mix_order_reduction_split_size is not None
+
+
+def _options(node1: Any, node2: Any) -> dict[str, Any]:
+    """`node1` reduces the rows."""
     rows, width = _sizes(node1)
     nbytes = _bytes_of_a_row([*node1.read_writes.reads, *node2.read_writes.reads], rows, width)
     processors = DeviceProperties.create(node1.get_device()).multi_processor_count
     split, loads_ahead = programs(rows, width, nbytes, processors)
-    own = {f"{_OPTION}_split_size": split, f"{_OPTION}_allow_multi_stages": loads_ahead}
-    with config.patch(own):
-        return _codegen(scheduling, node1, node2)
+    return {f"{_OPTION}_split_size": split, f"{_OPTION}_allow_multi_stages": loads_ahead}
 
 
 def programs(rows: int, width: int, nbytes: float, processors: int) -> tuple[int, bool]:

@@ -63,19 +63,18 @@ class Recorder:
             return self.compiler(gm, example_inputs)
         device = next(x.device for x in example_inputs if x.is_cuda)
         passed = passed_on(gm)
-        traced = copy_graph(gm)
         # A kernel would get the value of a number on the CPU as it was when it was recorded.
-        inputs = scalars_on(device, gm, example_inputs)
+        moved, inputs = scalars_on(device, gm, example_inputs)
         numbers = [i for i, (before, x) in enumerate(zip(example_inputs, inputs, strict=True)) if before is not x]
-        kept = copy_graph(gm)
-        compiled = self.compiler(gm, inputs)
+        kept = copy_graph(moved)
+        compiled = self.compiler(moved, inputs)
         if pays(launches := launches_of(compiled), len(numbers)):
             return Replayed(boxed_call(compiled), passed, device, explained(Product(compiled, kept)), launches)
         if not numbers:
             return compiled
         with part_of_graph():  # AOTAutograd has been told of the strides of the results
-            on_cpu = self.compiler(copy_graph(traced), example_inputs)
-        return Unrecorded(Product(on_cpu, traced), Product(compiled, kept), numbers, device)
+            on_cpu = self.compiler(copy_graph(gm), example_inputs)
+        return Unrecorded(Product(on_cpu, gm), Product(compiled, kept), numbers, device)
 
 
 class Unrecorded:

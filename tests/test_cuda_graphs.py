@@ -373,6 +373,18 @@ def test_a_graph_of_few_kernels_takes_numbers_from_the_cpu():
         assert run([x, number])[0].tolist() == [3] * 4
 
 
+def test_a_backward_graph_learns_nothing_of_where_the_forward_graph_takes_numbers():
+    """torch's partitioners give an input of both one note of its device and size."""
+    spy = Spy()
+    forward, backward = (graph_on_a_gpu(lambda x, n: [x * n, n], (4,), ()) for _ in range(2))
+    for ours, its in zip(*(gm.graph.find_nodes(op="placeholder") for gm, _ in (forward, backward)), strict=True):
+        its.meta = ours.meta
+    Recorder(spy)(*forward)
+    assert why_not(backward[0]) is None
+    Recorder(spy)(*backward)
+    assert spy.devices == 2 * [["cuda", "cuda"], ["cuda", "cpu"]]
+
+
 def test_what_cannot_be_recorded_says_why(caplog):
     def reason(function, *args, dynamic=False):
         found = []

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit.aot.graphs import outside_fake_mode
+from aotkit.aot.graphs import copy_graph, outside_fake_mode
 from aotkit.aot.tracing import settings
 
 
@@ -63,17 +63,20 @@ def set_random_states(states: Sequence[Tensor]) -> None:
     torch.cuda.set_rng_state_all(cuda)
 
 
-def scalars_on(device: torch.device, gm: GraphModule, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Have a graph take its 0-dimensional inputs on a device; what stands for all of its inputs then."""
+def scalars_on(
+    device: torch.device, gm: GraphModule, inputs: Sequence[Tensor]
+) -> tuple[GraphModule, list[Tensor]]:
+    """A copy of a graph that takes its 0-dimensional inputs on a device, and what stands for all of its inputs then.
+
+    The graph itself stays as it is: what is noted of its inputs is also that of the backward graph, which may share it.
+    """
     from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
-    moving = [i for i, x in enumerate(inputs) if x.dim() == 0 and x.device != device]
-    if not moving:
-        return list(inputs)
-    fake_mode: Any = inputs[0].fake_mode  # type: ignore[attr-defined]
-    fakes = list(inputs)
-    with fake_mode:
-        for i in moving:
-            fakes[i] = torch.empty_strided((), (), dtype=inputs[i].dtype, device=device)
-    FakeTensorProp(gm, fake_mode).propagate_dont_convert_inputs(*fakes)
-    return fakes
+    copy, fakes = copy_graph(gm), list(inputs)
+    if moving := [i for i, x in enumerate(inputs) if x.dim() == 0 and x.device != device]:
+        fake_mode: Any = inputs[0].fake_mode  # type: ignore[attr-defined]
+        with fake_mode:
+            for i in moving:
+                fakes[i] = torch.empty_strided((), (), dtype=inputs[i].dtype, device=device)
+        FakeTensorProp(copy, fake_mode).propagate_dont_convert_inputs(*fakes)
+    return copy, fakes

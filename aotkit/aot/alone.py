@@ -63,9 +63,7 @@ def set_random_states(states: Sequence[Tensor]) -> None:
     torch.cuda.set_rng_state_all(cuda)
 
 
-def scalars_on(
-    device: torch.device, gm: GraphModule, inputs: Sequence[Tensor]
-) -> tuple[GraphModule, list[Tensor]]:
+def scalars_on(device: torch.device, gm: GraphModule, inputs: Sequence[Tensor]) -> tuple[GraphModule, list[Tensor]]:
     """A copy of a graph that takes its 0-dimensional inputs on a device, and what stands for all of its inputs then.
 
     The graph itself stays as it is: what is noted of its inputs is also that of the backward graph, which may share it.

@@ -29,6 +29,7 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from aotkit.aot.cpu_numbers import leave_numbers_to_kernels
+from aotkit.aot.gathered import stored_gathers
 from aotkit.aot.half_gelu import with_half_gelu
 from aotkit.aot.isa import remembered_probes
 from aotkit.aot.mixed_reductions import mixed_reductions
@@ -64,8 +65,9 @@ def compile_inner(
     more = {**compile_fx.get_cpp_wrapper_config(), "cpp_wrapper": True} if cpp_wrapper else {}
     own = {"emulate_precision_casts": _rounds_between(gm), "allow_buffer_reuse": not is_large_on_gpu(example_inputs)}
     # Inductor's cache of compiled graphs does not tell apart what may be overwritten in one and not in another.
-    # Nor does it know of `without_stored_random_bits`, `whole_rows` and `mixed_reductions`.
-    tag = f"{torch.compiler.config.cache_key_tag} bits made again, whole rows, mixed, donated {get_donated_idxs()}"
+    # Nor does it know of `without_stored_random_bits`, `whole_rows`, `mixed_reductions` and `stored_gathers`.
+    own_kernels = "bits made again, whole rows read, mixed from 30 MiB, gathers stored"
+    tag = f"{torch.compiler.config.cache_key_tag} {own_kernels}, donated {get_donated_idxs()}"
     with (
         config.patch({**RANDOM, **own, **settings, **more}),
         torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
@@ -73,6 +75,7 @@ def compile_inner(
         without_stored_random_bits(),
         whole_rows(),
         mixed_reductions(),
+        stored_gathers(),
         noting_origins(gm),
     ):
         compiled = compile_fx.compile_fx_inner(gm, example_inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]

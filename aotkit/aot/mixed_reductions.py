@@ -7,7 +7,7 @@ the GPU, that wait for one row after the other. On an H200, in float16, the kern
 ([8192, 4096]: layer norm's step with dropout, 126.2 us instead of 159.4).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +21,7 @@ from torch._inductor.virtualized import V
 
 _OPTION = "triton.mix_order_reduction"
 ANY_SIZE = {f"{_OPTION}_non_strict_mode": True}  # whether they pay is asked here, not by Inductor
-LEAST_ELEMENTS, LEAST_ROWS = 5 * 2**20, 2048  # fewer elements are in the GPU's cache, fewer rows make few programs
+LEAST_BYTES, LEAST_ROWS = 30 * 2**20, 2048  # fewer bytes are in the GPU's cache, fewer rows make few programs
 LEAST_SPLIT = 16  # rows of a program
 SHARED_MEMORY = 160 * 1024  # bytes of one program
 IN_FLIGHT = 40 * 1024  # bytes that a multiprocessor loads at once: it takes them about as long as memory to answer
@@ -45,7 +45,8 @@ def _can_mix(node1: Any, node2: Any) -> bool:
     if not _can_fuse(node1, node2):
         return False
     rows, width = _sizes(node1 if MixOrderReduction.is_contiguous_node(node1) else node2)
-    return rows >= LEAST_ROWS and rows * width >= LEAST_ELEMENTS
+    total = sum(nbytes for nbytes, is_whole in _read(node1, node2, width) if is_whole)
+    return min(rows * width, rows) >= LEAST_ROWS and total >= LEAST_BYTES
 
 
 def _sizes(node: Any) -> tuple[int, int]:
@@ -69,7 +70,8 @@ def _is_decided() -> bool:
 def _options(node1: Any, node2: Any) -> dict[str, Any]:
     """`node1` reduces the rows."""
     rows, width = _sizes(node1)
-    nbytes = _bytes_of_a_row([*node1.read_writes.reads, *node2.read_writes.reads], rows, width)
+    of_a_row = sum(nbytes / (rows if is_whole else 1) for nbytes, is_whole in _read(node1, node2, width))
+    nbytes = of_a_row * next_power_of_2(width) / width  # programs load padded rows
     processors = DeviceProperties.create(node1.get_device()).multi_processor_count
     split, loads_ahead = programs(rows, width, nbytes, processors)
     return {f"{_OPTION}_split_size": split, f"{_OPTION}_allow_multi_stages": loads_ahead}
@@ -96,9 +98,9 @@ def programs(rows: int, width: int, nbytes: float, processors: int) -> tuple[int
     return LEAST_SPLIT, ahead <= SHARED_MEMORY
 
 
-def _bytes_of_a_row(reads: Sequence[Any], rows: int, width: int) -> float:
-    """What a program loads for each row, with what is as long as a row, padded to a power of 2."""
+def _read(node1: Any, node2: Any, width: int) -> list[tuple[int, bool]]:
+    """What both read, if it is as long as a row or longer: bytes, and whether it is longer."""
     hint = V.graph.sizevars.optimization_hint
-    sizes = {read.name: (hint(read.get_numel(), fallback=0), read.numbytes_hint()) for read in reads}
-    loaded = [nbytes / (rows if numel > width else 1) for numel, nbytes in sizes.values() if numel >= width]
-    return float(sum(loaded) * next_power_of_2(width) / width)
+    reads = {read.name: read for node in (node1, node2) for read in node.read_writes.reads}
+    sizes = ((hint(read.get_numel(), fallback=0), read.numbytes_hint()) for read in reads.values())
+    return [(nbytes, numel > width) for numel, nbytes in sizes if numel >= width]

@@ -52,11 +52,11 @@ def _reads_too_much(box: Any) -> bool:
 
 def _limits(value: Any) -> AbstractContextManager[None]:
     """From where on a value is stored."""
-    has_bits = isinstance(value, Pointwise) and _is_on_gpu(value) and _BITS in value.inner_fn_opcount().used_ops
+    has_bits = isinstance(value, Pointwise) and is_on_gpu(value) and _BITS in value.inner_fn_opcount().used_ops
     return config.patch(WITH_BITS) if has_bits else nullcontext()
 
 
-def _is_on_gpu(value: Any) -> bool:
+def is_on_gpu(value: Any) -> bool:
     return bool(value.get_device().type == "cuda")
 
 

@@ -23,9 +23,15 @@ class WholeRows(InductorChoices):
     @staticmethod
     def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:
         is_row = features.get_reduction_hint() == ReductionHint.INNER and not cooperative_reduction
-        if is_row and config.triton.persistent_reductions:
+        if is_row and config.triton.persistent_reductions and _reads_rows(features):
             return bool(V.graph.sizevars.statically_known_leq(features.reduction_numel, LONGEST))
         return InductorChoices.should_use_persistent_reduction(features, cooperative_reduction)
+
+
+def _reads_rows(features: Any) -> bool:
+    """Whether what is reduced is read, more than one value for each row."""
+    reads = (read for node in features.reduction_nodes() for read in node.read_writes.reads)
+    return any(not V.graph.sizevars.statically_known_leq(read.get_numel(), features.numel) for read in reads)
 
 
 def whole_rows() -> AbstractContextManager[None]:

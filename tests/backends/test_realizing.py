@@ -17,7 +17,7 @@ def peaks(device, monkeypatch):
     def of(pattern, as_on_gpu):
         if device.type == "cpu":
             monkeypatch.setattr(cpu_numbers, "_is_on_gpu", lambda node: True)
-            monkeypatch.setattr(realizing, "_is_on_gpu", lambda value: as_on_gpu)
+            monkeypatch.setattr(realizing, "is_on_gpu", lambda value: as_on_gpu)
         rivals = {
             "eager": lambda fn: fn,
             "aotkit": partial(aotkit.compile, backend="inductor", partition="nx_min_cut", check=False),

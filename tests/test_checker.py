@@ -234,7 +234,7 @@ def test_the_same_random_numbers_in_each_call():
 
         def run(*inputs):
             after = torch.get_rng_state()
-            with torch.random.fork_rng():
+            with torch.random.fork_rng([]):
                 gm(*inputs)
                 moved_on = torch.get_rng_state()
             torch.set_rng_state(first.setdefault("state", after))
@@ -565,7 +565,7 @@ def sets_state(x):
 
 
 def forks(x):
-    with torch.random.fork_rng():
+    with torch.random.fork_rng([]):
         y = x * torch.rand(3)
     return y
 

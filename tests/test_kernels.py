@@ -4,12 +4,14 @@ import json
 import linecache
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import aotkit
+from aotkit.aot.provenance import kernels_of
 from aotkit.benchmark.workloads import tutorial, tutorial_inputs
 from aotkit.inspection.nodes import packet_name
 from aotkit.launches import Operators, computes
@@ -360,3 +362,19 @@ def test_a_graph_that_fails_on_its_own_is_told_without_times():
     assert explanation.kernels.failure == "RuntimeError: not here\x1b"
     assert "not timed: RuntimeError: not here\n" in str(explanation)
     assert "\x1b" not in str(explanation)
+
+
+def test_a_kernel_that_inductor_gives_no_number_has_the_operations_above_its_code():
+    """As those have it that reduce rows and columns at once."""
+    source = '''
+#   %mul : Tensor "f32[8, 4]cuda:0" = call_function[target=torch.ops.aten.mul.Tensor](args = (%x, %y), kwargs = {})
+#   %sum_1 : Tensor "f32[4]cuda:0" = call_function[target=torch.ops.aten.sum.dim_IntList](args = (%mul, [0]))
+triton_per_fused_mul_sum_0 = async_compile.triton('triton_per_fused_mul_sum_0', """def triton_per(): pass""")
+class Runner:
+    def call(self, args):
+        triton_per_fused_mul_sum_0.run(buf0, 8, 4, stream=stream0)
+'''
+    (kernel,) = kernels_of(SimpleNamespace(source_code=source, inductor_provenance_mapping_str="{}"))
+    assert kernel.name == "triton_per_fused_mul_sum_0"
+    assert kernel.operations == ("mul", "sum_1")
+    assert kernel.language == "Triton"

@@ -49,8 +49,8 @@ def kernels_of(compiled: Any) -> list[Kernel]:
     is_own = functools.partial(_is_own, code)
     names, operations = [], []
     for launch in _launches(source, noted.get("cppCodeToPost", {}), code):
-        name, _, number = launch.rpartition(":")
-        found = noted["cppCodeToPost"][launch] if number else fragments.get(launch, [])
+        name, _, _ = launch.rpartition(":")
+        found = noted["cppCodeToPost"][launch] if name else fragments.get(launch, [])
         names.append(name or launch)
         operations.append(dict.fromkeys(old for new in found for old in before.get(new, [new])))
     _leave_to_fused(operations, list(map(is_own, names)))

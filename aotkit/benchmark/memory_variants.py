@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from aotkit.aot import random_state
 from aotkit.aot.capture import memory_budget
 from aotkit.benchmark import transformers_models as hf
 from aotkit.benchmark.memory_report import EAGER, TORCH_COMPILE
@@ -67,7 +68,7 @@ def build(name: str, device: str) -> Model:
     Raises:
         ImportError: transformers is missing or too old for it.
     """
-    with torch.random.fork_rng(), torch.device(device):
+    with random_state(), torch.device(device):
         torch.manual_seed(0)
         module, inputs = MODELS[device][name]()
         return module.to(torch.bfloat16 if device == "cuda" else torch.float32).train(), inputs

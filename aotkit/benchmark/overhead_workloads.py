@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from aotkit.aot import random_state
 from aotkit.benchmark.choice import chosen
 from aotkit.benchmark.workloads import tutorial
 
@@ -147,6 +148,6 @@ def chosen_names(patterns: Sequence[str], device: str) -> list[str]:
 
 def build(name: str, device: str) -> list[Workload]:
     """The workloads of a name, which are timed together, on a device; the same numbers every time."""
-    with torch.random.fork_rng(), torch.device(device):
+    with random_state(), torch.device(device):
         torch.manual_seed(0)
         return (WORKLOADS | CUDA_WORKLOADS)[name](name)

@@ -4,6 +4,7 @@ import gc
 
 import pytest
 import torch
+import torch._inductor.config as inductor_config
 
 import aotkit
 from aotkit.aot import native
@@ -31,6 +32,13 @@ def one_thread():
 def built():
     """Otherwise it would depend on the time in which tier a test runs."""
     native.build()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernels_without_libtorch():
+    """A kernel for a CPU uses nothing of it, but the linker reads all its symbols: half a kernel's time."""
+    if not torch.cuda.is_available():  # code that launches kernels from C++ does use it
+        inductor_config.aot_inductor.link_libtorch = False
 
 
 def pytest_generate_tests(metafunc):

@@ -110,7 +110,7 @@ WORKLOADS = [
 ]
 
 
-@pytest.fixture(params=WORKLOADS, ids=lambda workload: workload.name)
+@pytest.fixture(scope="module", params=WORKLOADS, ids=lambda workload: workload.name)
 def workload(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -144,7 +144,7 @@ def memory(nodes: Iterable[Node | None]) -> dict[Any, int]:
     return {key: size for node in nodes if node is not None for key, size in storages(node).items()}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def split() -> Callable[..., Split]:
     """`split(partition, function, *inputs, dynamic=False)`: trace, run forward and backward, compare with eager."""
 

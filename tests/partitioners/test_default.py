@@ -1,16 +1,9 @@
 """The default partition: everything saved, nothing repeated, and eager's random numbers."""
 
-import pytest
 import torch
 import torch.nn.functional as F
 
 from aotkit.partitioners.default import partition
-
-
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_computes_what_eager_computes(split, workload, dynamic):
-    graphs = split(partition, workload.function, *workload.inputs(), dynamic=dynamic)
-    assert not graphs.draws_in_both()
 
 
 def test_backward_repeats_no_work_of_forward(split):

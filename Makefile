@@ -42,7 +42,7 @@ screenshots: install  ## draw docs/images/*.png anew; needs Chromium
 	@$(PY) -m docs.screenshots
 
 sweep: install  ## run the long comparisons: random calls, all pairs of the matrix, false alarms, all operators, large models (hours; continues)
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m sweep tests/test_safety_calls.py tests/test_memory.py tests/test_checker.py tests/test_random.py tests/test_matrix.py tests/test_nn.py tests/test_regions.py tests/test_diff.py tests/testing tests/partitioners tests/culprit tests/view tests/test_docs.py
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m sweep --ignore=tests/sweep
 	$(PY) -m pytest -m sweep tests/sweep -s
 
 clean:  ## remove the environment and every cache; keeps the results of a sweep

@@ -4,7 +4,6 @@ import gc
 
 import pytest
 import torch
-import torch._inductor.config as inductor_config
 
 import aotkit
 from aotkit.aot import native
@@ -38,7 +37,9 @@ def built():
 def kernels_without_libtorch():
     """A kernel for a CPU uses nothing of it, but the linker reads all its symbols: half a kernel's time."""
     if not torch.cuda.is_available():  # code that launches kernels from C++ does use it
-        inductor_config.aot_inductor.link_libtorch = False
+        from torch._inductor import config
+
+        config.aot_inductor.link_libtorch = False
 
 
 def pytest_generate_tests(metafunc):

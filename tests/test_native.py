@@ -6,7 +6,9 @@ import sys
 import textwrap
 
 import pytest
+import torch
 
+import aotkit
 from aotkit.aot import native
 
 needs_compiler = pytest.mark.skipif(native.library_path() is None, reason="no C++ compiler")
@@ -21,6 +23,13 @@ TRAIN = """
     print(f.explain(x).tier, native.library_path() is not None and native.library_path().exists())
 """
 
+# Goes on after TRAIN, and ends with an error if there is no library.
+INSIST = textwrap.dedent("""
+    import os
+    os.environ["AOTKIT_NATIVE"] = "1"
+    aotkit.compile(lambda x: x.cos(), backend="nop")(x)
+""")
+
 
 def run(code, **environment):
     environment = {**os.environ, **environment}
@@ -29,10 +38,15 @@ def run(code, **environment):
 
 
 @needs_compiler
-def test_built_library_is_used():
+@pytest.mark.parametrize(("wanted", "tier"), [("", "C++"), ("0", "Python")])
+def test_built_library_is_used(wanted, tier, monkeypatch):
     native.build()
-    assert run(TRAIN).stdout.split() == ["C++", "True"]
-    assert run(TRAIN, AOTKIT_NATIVE="0").stdout.split() == ["Python", "True"]
+    monkeypatch.setenv("AOTKIT_NATIVE", wanted)
+    x = torch.ones(3, requires_grad=True)
+    f = aotkit.compile(torch.sin, backend="nop")
+    f(x).sum().backward()
+    torch.testing.assert_close(x.grad, x.cos())
+    assert f.explain(x).tier == tier
 
 
 @needs_compiler
@@ -50,19 +64,15 @@ def test_first_use_builds_in_the_background(tmp_path):
     assert done.stdout.split() == ["Python", "False", "C++"], done.stderr
 
 
-def test_without_a_compiler_everything_runs_in_python(tmp_path):
+def test_without_a_compiler_everything_runs_in_python_and_asking_for_cpp_is_an_error(tmp_path):
     """An empty PATH has none."""
-    done = run(TRAIN, PATH=str(tmp_path), CXX="")
+    done = run(textwrap.dedent(TRAIN) + INSIST, PATH=str(tmp_path), CXX="", AOTKIT_NATIVE="")
     assert done.stdout.split() == ["Python", "False"], done.stderr
-
-
-def test_asking_for_what_cannot_be_built_is_an_error(tmp_path):
-    assert "there is no C++ compiler" in run(TRAIN, PATH=str(tmp_path), CXX="", AOTKIT_NATIVE="1").stderr
+    assert "there is no C++ compiler" in done.stderr
 
 
 @needs_compiler
 def test_failing_compiler_is_told(tmp_path):
-    done = run(TRAIN, CXX="false", AOTKIT_NATIVE="1", XDG_CACHE_HOME=str(tmp_path))
+    done = run(textwrap.dedent(TRAIN) + INSIST, CXX="false", AOTKIT_NATIVE="", XDG_CACHE_HOME=str(tmp_path))
+    assert done.stdout.split() == ["Python", "False"], done.stderr
     assert "does not compile" in done.stderr
-    done = run(TRAIN, CXX="false", AOTKIT_NATIVE="", XDG_CACHE_HOME=str(tmp_path))
-    assert done.stdout.split() == ["Python", "False"]

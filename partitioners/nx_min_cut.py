@@ -49,7 +49,7 @@ from aotkit.partitioners.rematerialization.problem import Impossible, Problem
 from aotkit.partitioners.rematerialization.reasons import leave_reasons
 from aotkit.partitioners.rematerialization.roofline import tradeoff
 from aotkit.partitioners.rematerialization.tradeoff import Choice, OverBudget, Tradeoff, fastest, fastest_within
-from aotkit.partitioners.rematerialization.values import Values, bytes_of, values_of
+from aotkit.partitioners.rematerialization.values import Values, values_of
 
 _log = logging.getLogger("aotkit")
 USED = 0.97  # of a budget; what leaves more unused is explained
@@ -214,19 +214,19 @@ def fewest_bytes(values: Values) -> Problem:
     """Bytes first, work second; nothing expensive runs twice."""
     repeated_late = _runs_expensive_work_late(values)
     graph = list(values.nodes[0].graph.nodes)
-    readers = readers_of(graph, {node for node in graph if is_free(node)})
+    readers = readers_of(graph, {node for node in graph if is_free(node, values.memories.__getitem__)})
     work: list[int | None] = []
     for i, node in enumerate(values.nodes):
-        is_small = _is_small(node, values.kept[i], readers[node])
+        is_small = _is_small(node, values, values.kept[i], readers[node])
         is_little = values.constant[i] or values.asked_for[i] or (is_cheap(node) and not is_small)
         if values.repeatable[i] and (is_little or not values.in_forward[i]):
             # What the forward pass does not need itself is no work repeated, wherever it runs.
-            work.append(_bytes_moved(node) if values.in_forward[i] else 0)
+            work.append(_bytes_moved(node, values) if values.in_forward[i] else 0)
         else:
             work.append(None)
     # One byte outweighs all the work, and what the user asked to recompute outweighs all the memory.
     byte = 1 + len(work) + sum(w or 0 for w in work)
-    everything = 1 + sum(map(bytes_of, values.nodes))
+    everything = 1 + sum(map(values.nbytes, values.nodes))
     save: list[int | None] = []
     for i, (node, kept) in enumerate(zip(values.nodes, values.kept, strict=True)):
         if kept is None or repeated_late[i]:
@@ -237,14 +237,14 @@ def fewest_bytes(values: Values) -> Problem:
     return Problem(values.inputs, save, work, values.needed)
 
 
-def _is_small(node: Node, kept: int | None, readers: Sequence[Node]) -> bool:
+def _is_small(node: Node, values: Values, kept: int | None, readers: Sequence[Node]) -> bool:
     """Whether a value can be saved, and is much smaller than what recomputing it reads, or repeats it for."""
     if not kept:
         return False
     computed = producer(node)  # all of what this may be an item of
-    read = _bytes_moved(computed) if is_pass(computed) else 0
-    broadcast = max((bytes_of(reader) for reader in readers if is_pointwise(reader)), default=0)
-    return bytes_of(computed) <= SMALL * read or kept <= SMALL * broadcast
+    read = _bytes_moved(computed, values) if is_pass(computed) else 0
+    broadcast = max((values.nbytes(reader) for reader in readers if is_pointwise(reader)), default=0)
+    return values.nbytes(computed) <= SMALL * read or kept <= SMALL * broadcast
 
 
 def _runs_expensive_work_late(values: Values) -> list[bool]:
@@ -258,9 +258,10 @@ def _runs_expensive_work_late(values: Values) -> list[bool]:
     return below
 
 
-def _bytes_moved(node: Node) -> int:
+def _bytes_moved(node: Node, values: Values) -> int:
     """The bytes that recomputing a node reads and writes."""
-    return 0 if is_free(node) else sum(bytes_of(n) for n in (node, *node.all_input_nodes))
+    is_read = not is_free(node, values.memories.__getitem__)
+    return sum(map(values.nbytes, (node, *node.all_input_nodes))) if is_read else 0
 
 
 @contextmanager

@@ -11,7 +11,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-from aotkit.aot.partition import draw_once, is_symbol, partitioners, patching
+from aotkit.aot.partition import draw_once, is_symbol
+from aotkit.aot.parts import copied_once, partitioners
 
 
 def extract_forward_backward(
@@ -26,7 +27,7 @@ def extract_forward_backward(
     is_opaque = getattr(partitioners, "is_opaque_node", None)  # torch 2.13
     opaque = [node for node in saved if is_opaque and is_opaque(node)]
     values = [node for node in saved if node not in symbols and node not in opaque]
-    with _without_code():
+    with copied_once(), _without_code():
         forward, backward = partitioners._extract_fwd_bwd_modules(
             joint,
             values,
@@ -54,7 +55,7 @@ def with_code(gm: GraphModule) -> GraphModule:
 @contextmanager
 def _without_code() -> Iterator[None]:
     """Graph modules that torch makes here generate their code when it is first asked for."""
-    with patching, _use_lazy_graph_module(True):
+    with _use_lazy_graph_module(True):
         yield
 
 

@@ -7,8 +7,7 @@ below 1 recomputes from inputs that the function has changed since (running stat
 """
 
 import operator
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,19 +15,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch import partitioners as _partitioners
-from torch._functorch.compile_utils import fx_graph_cse
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental import symbolic_shapes
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
+from aotkit.aot.equal_nodes import merge_equal_nodes
 from aotkit.aot.graphs import IN_KERNELS, mutated_inputs
+from aotkit.aot.parts import copied_once, needed, partitioners, patching
 from aotkit.errors import CompileError
 
-partitioners: Any = _partitioners  # its signatures differ between torch's versions
 _choose_saved_values_set = partitioners.choose_saved_values_set
-patching = threading.RLock()
+_fx_graph_cse = partitioners.fx_graph_cse
 _size_hint: Any = getattr(symbolic_shapes, "optimization_hint", getattr(symbolic_shapes, "size_hint", None))
 UNKNOWN_SIZE = 4096  # elements assumed for a size that only the data decide, torch's own guess
 TINY_BUDGET = 1e-9  # torch returns the inputs for a budget of exactly 0, without looking at any constraint
@@ -83,8 +81,8 @@ def simplify(joint: GraphModule) -> None:
 
     The module keeps its old code.
     """
-    joint.graph.eliminate_dead_code()
-    merged = _merge_equal_nodes(joint.graph, apart=_large_constants(joint.graph))
+    nodes = needed(joint.graph)
+    merged = merge_equal_nodes(nodes, apart=_large_constants(nodes).union(filter(is_random, nodes)))
     joint._graph, merged.owning_module = merged, joint  # to set `joint.graph` generates code, which nobody runs
     if partitioners.has_recomputable_ops(joint):
         partitioners.cleanup_recompute_tags(joint, is_default_partition=False)
@@ -126,25 +124,18 @@ def _keep_readers_of_mutated_inputs(graph: Graph) -> None:
                 node.meta.update(recompute=CheckpointPolicy.MUST_SAVE, saved_because=reason)
 
 
-def _merge_equal_nodes(graph: Graph, apart: Collection[Node] = ()) -> Graph:
-    """`fx_graph_cse`, but no two draws are equal, nor two nodes of `apart`: they are numbered while it compares."""
-    numbered = [node for node in graph.nodes if node in apart or is_random(node)]
-    for number, node in enumerate(numbered):
-        node.kwargs = {**node.kwargs, "number": number}
-    merged: Graph = fx_graph_cse(graph)
-    for node in (*numbered, *merged.nodes):
-        if "number" in node.kwargs:
-            node.kwargs = {name: value for name, value in node.kwargs.items() if name != "number"}
-    return merged
+def _merge_equal_nodes(graph: Graph) -> Graph:
+    """`fx_graph_cse`, but no two draws are equal."""
+    return merge_equal_nodes(list(graph.nodes), apart=set(filter(is_random, graph.nodes)))
 
 
-def _large_constants(graph: Graph) -> set[Node]:
+def _large_constants(nodes: Iterable[Node]) -> set[Node]:
     """Tensors that no input's data decide, such as the numbers of the elements from which random bits are made.
 
     Computing one again in each kernel that reads it is free; one that several layers share is read from memory.
     """
     found: set[Node] = set()
-    for node in graph.nodes:
+    for node in nodes:
         tensors = [i for i in node.all_input_nodes if not is_symbol(i)]
         if node.op == "call_function" and is_tensor(node) and node.meta["val"].dim() and found.issuperset(tensors):
             found.add(node)
@@ -153,7 +144,8 @@ def _large_constants(graph: Graph) -> set[Node]:
 
 def classify(joint: GraphModule, num_fwd_outputs: int) -> Sides:
     """Sort the nodes of a joint graph by the side of the cut that they can be on."""
-    info = partitioners.classify_nodes(joint, [], num_fwd_outputs)
+    with copied_once():
+        info = partitioners.classify_nodes(joint, [], num_fwd_outputs)
     _own_draws_of_backward(joint.graph, info)
     leaves: list[Any] = tree_leaves(joint.graph.output_node().args)
     backward = set(info.tangents_closure)
@@ -209,7 +201,7 @@ def _mended_partitioners() -> Iterator[None]:
         try:
             yield
         finally:
-            partitioners.fx_graph_cse = fx_graph_cse
+            partitioners.fx_graph_cse = _fx_graph_cse
             partitioners.choose_saved_values_set = _choose_saved_values_set
 
 
@@ -249,13 +241,13 @@ def draw_once(forward: GraphModule, backward: GraphModule) -> tuple[GraphModule,
     Raises:
         CompileError: a draw is used by both graphs, which would then see different numbers.
     """
-    repeated = {node.name for node in forward.graph.nodes if is_random(node)}
-    repeated &= {node.name for node in backward.graph.nodes if is_random(node)}
-    for gm in (backward, forward):
+    draws = {gm: {node.name for node in gm.graph.nodes if is_random(node)} for gm in (backward, forward)}
+    repeated = draws[forward] & draws[backward]
+    for gm in draws:
         # torch keeps all that carries the tag of random operators, attention without dropout too, and what it reads.
-        once = {node.name for node in gm.graph.nodes if is_random(node)} - repeated
-        gm.graph.eliminate_dead_code(partial(_has_effect, once))
-        gm.recompile()
+        if any(not node.users and node.op not in ("placeholder", "output") for node in gm.graph.nodes):
+            gm.graph.eliminate_dead_code(partial(_has_effect, draws[gm] - repeated))
+            gm.recompile()
         repeated &= {node.name for node in gm.graph.nodes}
     if repeated:
         raise CompileError(

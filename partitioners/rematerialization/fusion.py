@@ -13,6 +13,7 @@ from torch.fx import Node
 
 from aotkit.aot.partition import Sides
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
+from aotkit.partitioners.rematerialization.values import Values
 
 NOWHERE = -1
 
@@ -41,17 +42,18 @@ class Fusion:
     stages: Mapping[Node, int]
 
 
-def fusion_of(values: Sequence[Node], sides: Sides) -> Fusion:
-    """The kernels of a joint graph whose nodes outside the backward pass are `values`, in graph order."""
-    late = [node for node in values[0].graph.nodes if node in sides.backward and node.op != "output"]
-    free = {node for node in (*values, *late) if is_free(node)}
-    barriers = {node for node in (*values, *late) if node not in free and not is_cheap(node)}
-    readers = readers_of([*values, *late], free)
-    forward = depths_of([node for node in values if node in sides.forward], barriers, free)
+def fusion_of(values: Values, sides: Sides) -> Fusion:
+    """The kernels of a joint graph."""
+    nodes = values.nodes
+    late = [node for node in nodes[0].graph.nodes if node in sides.backward and node.op != "output"]
+    free = {node for node in (*nodes, *late) if is_free(node, values.memories.__getitem__)}
+    barriers = {node for node in (*nodes, *late) if node not in free and not is_cheap(node)}
+    readers = readers_of([*nodes, *late], free)
+    forward = depths_of([node for node in nodes if node in sides.forward], barriers, free)
     backward = depths_of(late, barriers, free)
     kernels = kernels_of([node for node in late if node not in barriers and node not in free], readers, backward)
     stages: dict[Node, int] = {}
-    for node in reversed(values):
+    for node in reversed(nodes):
         wanted = [backward[r] - (r in barriers) for r in readers[node] if r in backward]
         wanted += [stages[r] for r in readers[node] if r in stages and r not in barriers]
         stages[node] = max(wanted, default=NOWHERE)

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from aotkit.aot.partition import Sides, is_tensor, storages
+from aotkit.aot.partition import Sides, is_tensor
 from aotkit.inspection.memory import Span, bytes_alive
 from aotkit.inspection.nodes import producer
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
@@ -85,7 +85,7 @@ def lifetimes(values: Values, sides: Sides) -> Lifetimes:
     nodes = values.nodes
     number = {node: i for i, node in enumerate(nodes)}
     graph = nodes[0].graph
-    memories = {node: storages(node) for node in graph.nodes}
+    memories = values.memories
     gradients = [node for node in graph.nodes if node in sides.backward and node.op != "output"]
     early = [node for node, in_forward in zip(nodes, values.in_forward, strict=True) if in_forward]
     barriers = {node for node in graph.nodes if node.op == "call_function" and not is_cheap(node)}

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from functools import cache, cached_property
 
 from torch.fx import Node
 
@@ -28,10 +29,13 @@ def leave_reasons(values: Values, chosen: Collection[int], times: Sequence[Cost]
     there = {*chosen, *(i for i, kept in enumerate(values.kept) if kept == 0)}
     again = _computed(values, values.needed, there)
     known = there.union(again)
+    again_of = cache(_Again)  # several saved values are computed from the same nodes
     for i in there:
         if values.kept[i]:
             missing = [i, *_computed(values, values.inputs[i], known)]
-            values.nodes[i].meta["saved_because"] = _reason(values, i, missing, times)
+            nodes = [again_of(values.nodes[j]) for j in missing]
+            seconds = None if times is None else sum(times[j] or 0 for j in missing) * UNIT
+            values.nodes[i].meta["saved_because"] = _reason(values, i, nodes, seconds)
     if times is not None:
         for i in again:
             values.nodes[i].meta["recompute_seconds"] = (times[i] or 0) * UNIT
@@ -49,34 +53,55 @@ def _computed(values: Values, start: Iterable[int], there: Collection[int]) -> l
     return list(found)
 
 
-def _reason(values: Values, saved: int, missing: Sequence[int], times: Sequence[Cost] | None) -> str:
-    """Why a value is saved, if to compute it again, `missing` would have to be."""
-    node = values.nodes[saved]
-    if (once := why_once(producer(node))) is not None:
-        return once
-    nodes = [values.nodes[i] for i in missing]
-    for other in nodes:
-        if (once := why_once(other)) is not None:
-            return f"computed from {other.name}: {once}"
-    work = _work(nodes)
-    if times is not None:
-        seconds = sum(times[i] or 0 for i in missing) * UNIT
+class _Again:
+    """What it takes to compute a node again; found when it is asked for."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    @cached_property
+    def why_not(self) -> str | None:
+        return why_once(self.node)
+
+    @cached_property
+    def expensive(self) -> str | None:
+        """A word for the operator; None: it is cheap."""
+        if is_cheap(self.node):
+            return None
+        name = packet_name(self.node)
+        return "attention" if "attention" in name else PRODUCTS.get(name, name)
+
+    @cached_property
+    def flops(self) -> int:
+        return flops(self.node)
+
+    @cached_property
+    def moved(self) -> int:
+        """Bytes."""
+        return 0 if is_free(self.node) else bytes_moved(self.node) or 0
+
+
+def _reason(values: Values, saved: int, missing: Sequence[_Again], seconds: float | None) -> str:
+    """Why a value is saved, if to compute it again, `missing` would have to be, which would take some seconds."""
+    node = producer(values.nodes[saved])
+    if (why_not := why_once(node)) is not None:
+        return why_not
+    for other in missing:
+        if other.why_not is not None:
+            return f"computed from {other.node.name}: {other.why_not}"
+    work = _work(missing)
+    if seconds is not None:
         return f"the budget has room for it: {seconds_name(seconds)} to recompute, {work}"
-    if not is_cheap(producer(node)):
+    if not is_cheap(node):
         return f"expensive: {work}"
     return f"cheaper than recomputing it: {bytes_name(values.kept[saved])} against {work}"
 
 
-def _work(nodes: Sequence[Node]) -> str:
-    """`2 matrix product, 3.2 GFLOP`: the expensive operators among some; if there are none, what they all move."""
-    expensive = Counter(_word(node) for node in nodes if not is_cheap(node))
+def _work(missing: Sequence[_Again]) -> str:
+    """`2 x matrix product, 3.2 GFLOP`: the expensive operators among some; if there are none, what they all move."""
+    expensive = Counter(again.expensive for again in missing if again.expensive)
     if not expensive:
-        return f"{bytes_name(sum(bytes_moved(node) or 0 for node in nodes if not is_free(node)))} moved"
+        return f"{bytes_name(sum(again.moved for again in missing))} moved"
     words = [word if count == 1 else f"{count} x {word}" for word, count in expensive.items()]
-    total = sum(map(flops, nodes))
+    total = sum(again.flops for again in missing)
     return ", ".join([*words, *([flops_name(total)] if total else [])])
-
-
-def _word(node: Node) -> str:
-    name = packet_name(node)
-    return "attention" if "attention" in name else PRODUCTS.get(name, name)

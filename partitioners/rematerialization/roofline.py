@@ -16,7 +16,7 @@ from aotkit.partitioners.rematerialization.fusion import Fusion, fusion_of, view
 from aotkit.partitioners.rematerialization.operators import is_pass
 from aotkit.partitioners.rematerialization.problem import Problem
 from aotkit.partitioners.rematerialization.tradeoff import Tradeoff
-from aotkit.partitioners.rematerialization.values import Values, bytes_of
+from aotkit.partitioners.rematerialization.values import Values
 
 UNIT = 1e-12  # seconds
 ARITHMETIC = 1e-3  # of a fused operator, as a share of the time to write its result
@@ -42,8 +42,8 @@ def tradeoff(values: Values, sides: Sides, device: Device) -> Tradeoff:
 
     What the user asked to recompute is saved only if nothing else is possible.
     """
-    fusion = fusion_of(values.nodes, sides)
-    seconds = {node: bytes_of(node) / device.bandwidth for node in fusion.readers}
+    fusion = fusion_of(values, sides)
+    seconds = {node: values.nbytes(node) / device.bandwidth for node in fusion.readers}
     work = {node: _work(node, fusion, seconds, device) for node in fusion.readers}
     everything = int(sum(work[node] for node in values.nodes) / UNIT) + 1 + sum(kept or 0 for kept in values.kept)
     constants = {node for node, is_constant in zip(values.nodes, values.constant, strict=True) if is_constant}

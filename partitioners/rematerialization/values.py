@@ -1,5 +1,6 @@
 """The values of a joint graph that can be saved or recomputed, and what about them costs something."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ class Values:
         constant: whether it depends on no input's data, such as a causal mask.
         in_forward: whether the forward pass computes it in any case.
         asked_for: whether `torch.utils.checkpoint` asked to recompute it.
+        memories: `storages` of each node of the joint graph, gradients among them.
     """
 
     nodes: list[Node]
@@ -42,13 +44,19 @@ class Values:
     constant: list[bool]
     in_forward: list[bool]
     asked_for: list[bool]
+    memories: dict[Node, dict[Any, int]]
+
+    def nbytes(self, node: Node) -> int:
+        """The memory of a node's tensors."""
+        return sum(self.memories[node].values())
 
 
 def values_of(joint: GraphModule, sides: Sides) -> Values:
     """All of them."""
     nodes = [node for node in joint.graph.nodes if node.op != "output" and node not in sides.backward]
     number = {node: i for i, node in enumerate(nodes)}
-    alive = {storage for node in (*sides.inputs, *sides.outputs) for storage in storages(node)}
+    memories = {node: storages(node) for node in joint.graph.nodes}
+    alive = {storage for node in (*sides.inputs, *sides.outputs) for storage in memories[node]}
     repeatable = [why_once(node) is None for node in nodes]
     constant: list[bool] = []
     for node in nodes:
@@ -58,11 +66,12 @@ def values_of(joint: GraphModule, sides: Sides) -> Values:
         nodes,
         [[number[i] for i in node.all_input_nodes] for node in nodes],
         [number[node] for node in sides.needed],
-        [_bytes_kept(node, alive, again) for node, again in zip(nodes, repeatable, strict=True)],
+        [_bytes_kept(node, memories, alive, again) for node, again in zip(nodes, repeatable, strict=True)],
         repeatable,
         constant,
         [producer(node) in sides.forward for node in nodes],
         [must_recompute(node) for node in nodes],
+        memories,
     )
 
 
@@ -71,13 +80,15 @@ def bytes_of(node: Node) -> int:
     return sum(storages(node).values())
 
 
-def _bytes_kept(node: Node, alive: set[Any], repeatable: bool) -> int | None:
+def _bytes_kept(
+    node: Node, memories: Mapping[Node, Mapping[Any, int]], alive: set[Any], repeatable: bool
+) -> int | None:
     if not is_tensor(node):
         # Sizes and opaque inputs travel for free; a tuple cannot be saved, its items can.
         return 0 if is_symbol(node) or node.op == "placeholder" else None
-    if repeatable and (is_view(node) or node.op == "get_attr" or is_in_kernels(node)):
+    if repeatable and (is_view(node, memories.__getitem__) or node.op == "get_attr" or is_in_kernels(node)):
         return None
-    return sum(size for storage, size in storages(node).items() if storage not in alive)
+    return sum(size for storage, size in memories[node].items() if storage not in alive)
 
 
 def why_once(node: Node) -> str | None:

@@ -1,0 +1,123 @@
+"""A part of a joint graph as a graph of its own, for torch's functions that split one: each node is copied once.
+
+torch's own function copies whatever can be computed from the inputs, checks that, and removes what is not needed.
+"""
+
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._functorch import partitioners as _partitioners
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+partitioners: Any = _partitioners  # its signatures differ between torch's versions
+patching = threading.RLock()
+_extract = partitioners._extract_graph_with_inputs_outputs
+
+
+@contextmanager
+def copied_once() -> Iterator[None]:
+    """For the time of one call, torch's functions extract parts with `part_of`.
+
+    Another thread that partitions meanwhile does so too: it gets equal graphs.
+    """
+    with patching:
+        partitioners._extract_graph_with_inputs_outputs = part_of
+        try:
+            yield
+        finally:
+            partitioners._extract_graph_with_inputs_outputs = _extract
+
+
+def part_of(
+    joint: Graph,
+    inputs: Sequence[Node],
+    outputs: Sequence[Any],
+    outputs_descs: Sequence[Any],
+    subgraph: str | None = None,
+    ignore_must_be_in_fw_bw: bool = False,
+) -> Graph:
+    """What computes some outputs from some inputs, in the order of the joint graph, with all effects on that side.
+
+    Args:
+        inputs: nodes of any kind: placeholders of the part, in this order.
+        outputs: nodes and constants.
+        outputs_descs: what each output is.
+        subgraph: "forward" or "backward": what changes tensors in place on the other side is left out.
+        ignore_must_be_in_fw_bw: whether nothing is.
+    """
+    computable = set(inputs)
+    for node in joint.nodes:
+        is_called = node.op in ("call_function", "get_attr") and computable.issuperset(node.all_input_nodes)
+        if is_called and (ignore_must_be_in_fw_bw or not _is_elsewhere(node, subgraph)):
+            computable.add(node)
+    results = [_result(x, computable) if isinstance(x, Node) else x for x in outputs]
+    part = Graph()
+    copies: dict[Node, Node] = {}
+    for node in inputs:
+        copies[node] = part.placeholder(node.name)
+        copies[node].meta = node.meta
+    for node in needed(joint, computable.difference(inputs), results):
+        copies[node] = copy_node(node, part, copies)
+    returned = [copies[x] if isinstance(x, Node) else x for x in results]
+    output = part.output(tuple(returned))
+    output.meta["desc"] = outputs_descs
+    output.meta["output_stack_traces"] = [x.meta.get("stack_trace") if isinstance(x, Node) else None for x in returned]
+    return part
+
+
+def copy_node(node: Node, graph: Graph, copies: dict[Node, Node]) -> Node:
+    """Append a copy to a graph that has copies of what it reads; `Graph.node_copy` takes twice as long.
+
+    That looks for symbolic numbers in the arguments, and tells the graph of the new attribute `meta`.
+    """
+    copy = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)
+    if node.args:
+        copy.args = map_arg(node.args, copies.__getitem__)
+    if node.kwargs:
+        copy.kwargs = map_arg(node.kwargs, copies.__getitem__)
+    copy.meta.update(node.meta)
+    return copy
+
+
+def _is_elsewhere(node: Node, side: str | None) -> bool:
+    """Whether a node has to run on another side than this one."""
+    return (side != "backward" and partitioners._must_be_in_backward(node)) or (
+        side != "forward" and partitioners._must_be_in_forward(node)
+    )
+
+
+def _result(node: Node, computable: set[Node]) -> Node:
+    """The output, or the input of the function that the backward pass changes in place and that it is a name for."""
+    if node in computable:
+        return node
+    is_written_late = node.target is torch.ops.aten.copy_.default and partitioners._must_be_in_backward(node)
+    if is_written_late and node.args[0] in computable:
+        return node.args[0]  # type: ignore[return-value]
+    found = partitioners._find_input_for_invalid_output(node, {known: known for known in computable})
+    if found is None:
+        raise AssertionError(f"{node} is an output, and cannot be computed from the inputs of its part")
+    return found  # type: ignore[no-any-return]
+
+
+def needed(graph: Graph, nodes: Collection[Node] | None = None, results: Iterable[Any] = ()) -> list[Node]:
+    """In order, what results are computed from and what has effects: all but dead code.
+
+    Args:
+        nodes: only of these.
+    """
+    draws_matter = True
+    if torch._guards.TracingContext.try_get():  # a backend need not draw eager's numbers: so torch's dead code has it
+        from torch._inductor import config
+
+        draws_matter = config.fallback_random
+    read = {x for x in results if isinstance(x, Node)}
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if (nodes is None or node in nodes) and (node in read or node.is_impure(draws_matter)):
+            kept.append(node)
+            read.update(node.all_input_nodes)
+    return kept[::-1]

@@ -160,6 +160,9 @@ def _no_garbage_collection() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
+            if not gc.get_freeze_count():
+                gc.freeze()  # what was made meanwhile counts as old now: the next collection does not go through it
+                gc.unfreeze()
             gc.enable()
 
 

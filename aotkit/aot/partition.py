@@ -29,6 +29,7 @@ _choose_saved_values_set = partitioners.choose_saved_values_set
 _fx_graph_cse = partitioners.fx_graph_cse
 _size_hint: Any = getattr(symbolic_shapes, "optimization_hint", getattr(symbolic_shapes, "size_hint", None))
 UNKNOWN_SIZE = 4096  # elements assumed for a size that only the data decide, torch's own guess
+SEEDED = torch.Tag.nondeterministic_seeded
 TINY_BUDGET = 1e-9  # torch returns the inputs for a budget of exactly 0, without looking at any constraint
 
 
@@ -57,7 +58,7 @@ def is_random(node: Node) -> bool:
     bodies = [getattr(owner, i.target, None) for i in node.all_input_nodes if i.op == "get_attr"]  # type: ignore[arg-type]
     if any(is_random(inner) for body in bodies if isinstance(body, GraphModule) for inner in body.graph.nodes):
         return True
-    called = [t for t in (node.target, *node.args) if torch.Tag.nondeterministic_seeded in getattr(t, "tags", ())]
+    called = [t for t in (node.target, *node.args) if SEEDED in getattr(t, "tags", ())]
     return bool(called) and not _has_no_dropout(node)
 
 

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from aotkit.aot.effects import changes_inputs
 from aotkit.aot.graphs import is_pointwise
-from aotkit.aot.partition import is_random, is_tensor
+from aotkit.aot.partition import is_random, is_tensor, storages
 from aotkit.inspection.nodes import output_nodes
 from aotkit.partitioners.rematerialization.fusion import fused_in, readers_of, viewed
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
@@ -57,7 +57,8 @@ class _Kernels:
 
 
 def _kernels(nodes: Sequence[Node]) -> _Kernels:
-    free = {node for node in nodes if is_free(node)}
+    memories = {node: storages(node) for node in nodes}
+    free = {node for node in nodes if is_free(node, memories.__getitem__)}
     called = [node for node in nodes if node.op == "call_function"]
     barriers = {node for node in called if node not in free and not is_cheap(node)}
     readers = readers_of(nodes, free)

@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from aotkit.inspection.memory import bytes_alive
+from aotkit.inspection.memory import Span
 from aotkit.partitioners.rematerialization.lifetimes import Lifetimes
 from aotkit.partitioners.rematerialization.segments import Segment
 
@@ -70,8 +70,9 @@ class Paths:
     def __init__(self, segments: Sequence[Segment], lifetimes: Lifetimes) -> None:
         self.segments = segments
         self.last = max(segment.stop for segment in segments)
-        rows = [bytes_alive(lifetimes.spans(s.saved, s.recomputed), lifetimes.steps) for s in segments]
-        highest = _highest(torch.tensor([lifetimes.fixed, *rows], dtype=torch.float64).T.contiguous())
+        alive = _alive([lifetimes.spans(s.saved, s.recomputed) for s in segments], lifetimes.steps)
+        fixed = torch.tensor(lifetimes.fixed, dtype=torch.float64)
+        highest = _highest(torch.cat([fixed[None], alive]).T.contiguous())
         self.fixed, self.alive = highest[:, 0], highest[:, 1:].T.contiguous()
         self.time = torch.tensor([s.time for s in segments], dtype=torch.float64)
         between: dict[tuple[int, int], list[int]] = {}
@@ -129,6 +130,16 @@ class Paths:
     def smallest(self) -> Path:
         """Of those that are known."""
         return self.explored.found[0]
+
+
+def _alive(spans: Sequence[Sequence[Span]], steps: int) -> Tensor:
+    """[rows, steps]: `bytes_alive` of each row of spans. Bytes are whole numbers, whose sums are exact."""
+    changes = torch.zeros((len(spans), steps + 1), dtype=torch.float64)
+    everything = [(row, *span) for row, some in enumerate(spans) for span in some]
+    row, first, last, nbytes = torch.tensor(everything, dtype=torch.long).reshape(-1, 4).T
+    changes.index_put_((row, first), nbytes.double(), accumulate=True)
+    changes.index_put_((row, last + 1), -nbytes.double(), accumulate=True)
+    return changes.cumsum(1)[:, :steps]
 
 
 def _highest(held: Tensor) -> Tensor:

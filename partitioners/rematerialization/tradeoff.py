@@ -58,15 +58,17 @@ class Tradeoff:
         return self._known[price, split]
 
     def _best(self, price: Fraction, split: int, known: Known | None) -> "Choice":
+        second, byte = price.denominator, price.numerator  # what each costs; to look these up is slow
+
         def priced(value: int, save: int | None) -> int | None:
             if save is None:
                 return None
             kept = self.kept[value]
-            whole = save * price.denominator + kept * price.numerator
+            whole = save * second + kept * byte
             return whole * TIE + (kept if value < split else -kept) if whole else 0
 
         save = [priced(v, cost) for v, cost in enumerate(self.time.save)]
-        again = [None if cost is None else cost * price.denominator * TIE for cost in self.time.recompute]
+        again = [None if cost is None else cost * (second * TIE) for cost in self.time.recompute]
         return self.choice(solve(replace(self.time, save=save, recompute=again), known))
 
 

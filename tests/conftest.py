@@ -33,15 +33,6 @@ def built():
     native.build()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def kernels_without_libtorch():
-    """A kernel for a CPU uses nothing of it, but the linker reads all its symbols: half a kernel's time."""
-    if not torch.cuda.is_available():  # code that launches kernels from C++ does use it
-        from torch._inductor import config
-
-        config.aot_inductor.link_libtorch = False
-
-
 def pytest_generate_tests(metafunc):
     """What is about safety holds in both tiers of a call."""
     if metafunc.module.__name__.rpartition(".")[2].startswith("test_safety"):

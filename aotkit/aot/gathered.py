@@ -1,8 +1,9 @@
 """What a sum gathers from larger tensors is stored before it, as a loss has it that looks up a value of each row.
 
-Inductor has the kernel that sums look them up, which is a single program if it has one result. On an H200, the 8192
-values that cross entropy of [2, 4096, 4096] looks up take it about 15 us: they lie far apart, and it waits for them.
-As values of their own they are computed by the kernel that reduces the rows, each right after its row.
+Inductor has the kernel that sums look them up, which is a single program if it has one result, and waits for them: they
+lie far apart. As values of their own they are computed by the kernel that reduces the rows, each right after its row.
+On an H200 cross entropy takes 49.0 us instead of 54.8 ([2, 4096, 4096], float32), or 13.2 instead of 17.0 ([4, 1024,
+1024], float16).
 """
 
 import math

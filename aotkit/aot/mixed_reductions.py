@@ -4,7 +4,8 @@ Inductor writes such kernels ("mix-order reductions"): each of their programs go
 columns of those. It wants 4096 rows, twice as many as columns; and programs of 16 rows, or 8 for each multiprocessor of
 the GPU, that wait for one row after the other. On an H200, in float16, the kernel is faster with fewer rows, too
 ([2048, 12288]: RMSNorm's step takes 91.5 us instead of 104.3), and with programs that stay and load rows ahead
-([8192, 4096]: layer norm's step with dropout, 126.2 us instead of 159.4).
+([8192, 4096]: layer norm's step with dropout, 126.2 us instead of 159.4). So it is with as many bytes in fewer elements
+than Inductor wants ([4096, 1024] in float32: RMSNorm's step, 40.2 us instead of 43.4).
 """
 
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ def _can_mix(node1: Any, node2: Any) -> bool:
         return False
     rows, width = _sizes(node1 if MixOrderReduction.is_contiguous_node(node1) else node2)
     total = sum(nbytes for nbytes, is_whole in _read(node1, node2, width) if is_whole)
-    return min(rows * width, rows) >= LEAST_ROWS and total >= LEAST_BYTES
+    return rows >= LEAST_ROWS and width > 0 and total >= LEAST_BYTES
 
 
 def _sizes(node: Any) -> tuple[int, int]:

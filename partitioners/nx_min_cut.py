@@ -42,7 +42,7 @@ from aotkit.partitioners.rematerialization.devices import Device, device_of
 from aotkit.partitioners.rematerialization.fusion import readers_of
 from aotkit.partitioners.rematerialization.lifetimes import lifetimes
 from aotkit.partitioners.rematerialization.limits import Limit, parse_limit
-from aotkit.partitioners.rematerialization.operators import is_cheap, is_free, is_pass
+from aotkit.partitioners.rematerialization.operators import is_cheap, is_pass
 from aotkit.partitioners.rematerialization.order import lower_peak
 from aotkit.partitioners.rematerialization.peak import fastest_below, paths_of, peak_of
 from aotkit.partitioners.rematerialization.problem import Impossible, Problem
@@ -217,7 +217,7 @@ def fewest_bytes(values: Values) -> Problem:
     """Bytes first, work second; nothing expensive runs twice."""
     repeated_late = _runs_expensive_work_late(values)
     graph = list(values.nodes[0].graph.nodes)
-    readers = readers_of(graph, {node for node in graph if is_free(node, values.memories.__getitem__)})
+    readers = readers_of(graph, set(filter(values.is_free, graph)))
     work: list[int | None] = []
     for i, node in enumerate(values.nodes):
         is_small = _is_small(node, values, values.kept[i], readers[node])
@@ -263,8 +263,7 @@ def _runs_expensive_work_late(values: Values) -> list[bool]:
 
 def _bytes_moved(node: Node, values: Values) -> int:
     """The bytes that recomputing a node reads and writes."""
-    is_read = not is_free(node, values.memories.__getitem__)
-    return sum(map(values.nbytes, (node, *node.all_input_nodes))) if is_read else 0
+    return 0 if values.is_free(node) else sum(map(values.nbytes, (node, *node.all_input_nodes)))
 
 
 @contextmanager

@@ -3,8 +3,7 @@
 To generate and compile it takes as long as to change the graph; torch does so after each of its passes.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from operator import getitem
 
 import torch
@@ -27,7 +26,7 @@ def extract_forward_backward(
     is_opaque = getattr(partitioners, "is_opaque_node", None)  # torch 2.13
     opaque = [node for node in saved if is_opaque and is_opaque(node)]
     values = [node for node in saved if node not in symbols and node not in opaque]
-    with copied_once(), _without_code():
+    with copied_once(), _use_lazy_graph_module(True):  # code is generated when it is first asked for
         forward, backward = partitioners._extract_fwd_bwd_modules(
             joint,
             values,
@@ -50,13 +49,6 @@ def with_code(gm: GraphModule) -> GraphModule:
     made = GraphModule(gm, gm.graph)
     made.meta.update(gm.meta)
     return made
-
-
-@contextmanager
-def _without_code() -> Iterator[None]:
-    """Graph modules that torch makes here generate their code when it is first asked for."""
-    with _use_lazy_graph_module(True):
-        yield
 
 
 def _recompute_late(backward: Graph) -> None:

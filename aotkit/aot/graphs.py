@@ -119,7 +119,7 @@ def separate_gradients(backward: GraphModule) -> None:
     so with both, and whoever scales one `.grad` in place would scale the other too.
     """
     owners: dict[int | None, Any] = {}
-    _replace_gradients(backward, lambda i, node: owners.setdefault(_storage(node), node) is not node)
+    _replace_gradients(backward, lambda i, node: owners.setdefault(storage_of(node), node) is not node)
 
 
 def copy_repeated_gradients(backward: GraphModule) -> None:
@@ -131,10 +131,10 @@ def copy_repeated_gradients(backward: GraphModule) -> None:
     leaves, used = leaf_inputs(), set()
     origins: dict[int | None, Node] = {}
     for node in backward.graph.nodes:
-        origins.setdefault(_storage(node), node)
+        origins.setdefault(storage_of(node), node)
 
     def is_repeated(i: int, node: Node) -> bool:
-        repeated = node in used and is_pointwise(origins[_storage(node)])
+        repeated = node in used and is_pointwise(origins[storage_of(node)])
         used.add(node)
         return repeated and i in leaves
 
@@ -145,7 +145,7 @@ def _replace_gradients(backward: GraphModule, is_to_copy: Callable[[int, Node], 
     output = backward.graph.output_node()
     gradients: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     for i, node in enumerate(gradients):
-        if _storage(node) is not None and is_to_copy(i, node):
+        if storage_of(node) is not None and is_to_copy(i, node):
             gradients[i] = _copied(node, output)
     output.args = (tuple(gradients),)
     backward.recompile()
@@ -159,7 +159,7 @@ def leaf_inputs() -> list[int]:
     return [i for i, info in enumerate(inputs) if info.is_leaf]
 
 
-def _storage(node: Any) -> int | None:
+def storage_of(node: Any) -> int | None:
     """The identity of the memory of a node's tensor."""
     value = node.meta.get("val") if isinstance(node, Node) else None
     return value.untyped_storage()._cdata if isinstance(value, Tensor) and value.layout is torch.strided else None

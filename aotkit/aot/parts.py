@@ -59,7 +59,7 @@ def part_of(
     copies: dict[Node, Node] = {}
     for node in inputs:
         copies[node] = part.placeholder(node.name)
-        copies[node].meta = dict(node.meta)  # of its own: a backend may have it elsewhere in one of the graphs
+        copies[node].meta = dict(node.meta)  # of its own: an input may be on another device in one part
     for node in needed(joint, computable.difference(inputs), results):
         copies[node] = copy_node(node, part, copies)
     returned = [copies[x] if isinstance(x, Node) else x for x in results]

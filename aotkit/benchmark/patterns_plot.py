@@ -26,7 +26,8 @@ def plot(report: PatternsReport, path: str | Path) -> None:
     dtypes = sorted({cell.first.dtype for cell in cells})
     columns = [(phase, dtype) for phase in (FORWARD, STEP) for dtype in dtypes]
     columns = [c for c in columns if any((cell.first.phase, cell.first.dtype) == c for cell in cells)]
-    shapes = sorted({tuple(cell.first.shape) for cell in cells}, key=lambda shape: (math.prod(shape), shape))
+    elements = {cell.first.size: math.prod(cell.first.shape) for cell in cells}
+    sizes = sorted(elements, key=lambda size: (elements[size], size))
     variants = list(dict.fromkeys(row.variant for row in report.rows if row.variant != EAGER))
     if not cells or not variants:
         raise ValueError("No cell has times of eager and of something else, so there is nothing to draw.")
@@ -37,12 +38,11 @@ def plot(report: PatternsReport, path: str | Path) -> None:
             line[0].set_ylabel(pattern.replace(" ", "\n", 1))
             for (phase, dtype), axes in zip(columns, line, strict=True):
                 own = [c for c in cells if (c.first.pattern, c.first.phase, c.first.dtype) == (pattern, phase, dtype)]
-                _bars(axes, {shapes.index(tuple(c.first.shape)): c for c in own}, variants)
+                _bars(axes, {sizes.index(c.first.size): c for c in own}, variants)
         for (phase, dtype), axes in zip(columns, grid[0], strict=True):
             axes.set_title(f"{phase}, {dtype}")
         for axes in grid[-1]:
-            names = ["x".join(map(str, shape)) for shape in shapes]
-            axes.set_xticks([n + 0.4 for n in range(len(shapes))], names, rotation=40, ha="right")
+            axes.set_xticks([n + 0.4 for n in range(len(sizes))], sizes, rotation=40, ha="right")
         figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside upper left", ncols=len(variants))
         figure.suptitle(f"times faster than eager: {report.place}", x=1.0, ha="right")
         figure.savefig(path)

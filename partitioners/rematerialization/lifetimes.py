@@ -16,7 +16,7 @@ from torch.fx import Node
 from aotkit.aot.partition import Sides, is_tensor
 from aotkit.inspection.memory import Span, bytes_alive
 from aotkit.inspection.nodes import producer
-from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
+from aotkit.partitioners.rematerialization.operators import is_cheap
 from aotkit.partitioners.rematerialization.values import Values
 
 
@@ -89,7 +89,7 @@ def lifetimes(values: Values, sides: Sides) -> Lifetimes:
     gradients = [node for node in graph.nodes if node in sides.backward and node.op != "output"]
     early = [node for node, in_forward in zip(nodes, values.in_forward, strict=True) if in_forward]
     barriers = {node for node in graph.nodes if node.op == "call_function" and not is_cheap(node)}
-    free = {node for node in graph.nodes if is_free(node, memories.__getitem__)}
+    free = set(filter(values.is_free, graph.nodes))
     at, turn = numbered(early, 0, barriers)
     at_backward, steps = numbered(gradients, turn, barriers)
     first: list[int | None] = [None] * len(nodes)

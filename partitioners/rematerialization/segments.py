@@ -15,7 +15,6 @@ from fractions import Fraction
 
 from aotkit.partitioners.rematerialization.blocks import Known
 from aotkit.partitioners.rematerialization.lifetimes import Lifetimes
-from aotkit.partitioners.rematerialization.operators import is_free
 from aotkit.partitioners.rematerialization.problem import Problem
 from aotkit.partitioners.rematerialization.reductions import free_values
 from aotkit.partitioners.rematerialization.tradeoff import Choice, Tradeoff, between, fastest, smallest
@@ -74,9 +73,7 @@ def segments(values: Values, costs: Tradeoff, lifetimes: Lifetimes) -> Iterator[
 def _read_until(values: Values, costs: Tradeoff) -> list[int]:
     """For each value, the number of the last one in forward that is recomputed from it; 0: none is, or it is free."""
     problem = costs.time
-    memory = values.memories.__getitem__
-    pairs = zip(values.kept, values.nodes, strict=True)
-    is_passed_on = [kept is None and is_free(node, memory) for kept, node in pairs]
+    is_passed_on = [kept is None and values.is_free(node) for kept, node in zip(values.kept, values.nodes, strict=True)]
     until = [0] * len(values.nodes)
     for i in reversed(range(len(until))):
         if values.in_forward[i] and problem.recompute[i] is not None:

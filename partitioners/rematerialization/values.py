@@ -18,6 +18,7 @@ from aotkit.aot.partition import (
     storages,
 )
 from aotkit.inspection.nodes import producer
+from aotkit.partitioners.rematerialization.operators import is_free
 
 
 @dataclass
@@ -49,6 +50,10 @@ class Values:
     def nbytes(self, node: Node) -> int:
         """The memory of a node's tensors."""
         return sum(self.memories[node].values())
+
+    def is_free(self, node: Node) -> bool:
+        """Whether a node moves no data."""
+        return is_free(node, self.memories.__getitem__)
 
 
 def values_of(joint: GraphModule, sides: Sides) -> Values:

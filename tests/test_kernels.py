@@ -378,3 +378,20 @@ class Runner:
     assert kernel.name == "triton_per_fused_mul_sum_0"
     assert kernel.operations == ("mul", "sum_1")
     assert kernel.language == "Triton"
+
+
+def test_what_torch_adds_up_after_a_kernel_is_one_more():
+    source = '''
+#   %sum_1 : Tensor "f32[32]cuda:0" = call_function[target=torch.ops.aten.sum.dim_IntList](args = (%mul, [0]))
+#   %sum_2 : Tensor "f32[32]cuda:0" = call_function[target=torch.ops.aten.sum.dim_IntList](args = (%x, [0]))
+triton_per_fused_mul_sum_0 = async_compile.triton('triton_per_fused_mul_sum_0', """def triton_per(): pass""")
+class Runner:
+    def call(self, args):
+        triton_per_fused_mul_sum_0.run(buf0, workspace_0, 8, 32, stream=stream0)
+        # [Added up] sum_1 sum_2
+        [buf1, buf2] = workspace_0[0 * (6) * (32) : 2 * (6) * (32)].view(2, 6, 32).sum(dim=1).unbind()
+'''
+    fused, added = kernels_of(SimpleNamespace(source_code=source, inductor_provenance_mapping_str="{}"))
+    assert (fused.name, added.name, added.language) == ("triton_per_fused_mul_sum_0", "aten.sum", "ATen")
+    assert added.operations == ("sum_1", "sum_2")
+    assert "library" in added.why

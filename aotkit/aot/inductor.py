@@ -8,12 +8,15 @@ one guard checks all inputs at once; assertions about what other libraries' kern
 """
 
 import functools
+import hashlib
 import inspect
 import linecache
 import re
+import sys
 import textwrap
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from types import MethodType
 from typing import Any
 
@@ -29,6 +32,8 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from aotkit.aot.cpu_numbers import leave_numbers_to_kernels
+from aotkit.aot.eight_bits import with_right_bytes
+from aotkit.aot.extrema import extrema_in_one_instruction
 from aotkit.aot.gathered import stored_gathers
 from aotkit.aot.half_gelu import with_half_gelu
 from aotkit.aot.isa import remembered_probes
@@ -37,6 +42,7 @@ from aotkit.aot.padding import share_padded
 from aotkit.aot.provenance import NOTING, kernels_of, noting_origins, with_launches
 from aotkit.aot.realizing import without_stored_random_bits
 from aotkit.aot.row_reductions import whole_rows
+from aotkit.aot.softmax_sums import quick_softmax_sums
 from aotkit.aot.tensors import tensor_guard
 from aotkit.aot.views import share_viewed_memory
 
@@ -47,6 +53,11 @@ _INPUT_ASSERTION = re.compile(r"assert_size_stride\(\w+, \([^()]*\), \([^()]*\)(
 
 LARGE = 2**20  # bytes
 RANDOM = {"fallback_random": True}
+# What is done otherwise than Inductor does while it writes kernels.
+KERNELS: Sequence[Callable[[], AbstractContextManager[None]]] = (
+    without_stored_random_bits, whole_rows, mixed_reductions, stored_gathers, extrema_in_one_instruction,
+    quick_softmax_sums,
+)  # fmt: skip
 # Operators that Inductor leaves to libraries, which round their inputs and results.
 _STORING = {getattr(torch.ops.aten, name) for name in ("mm", "addmm", "bmm", "baddbmm", "convolution")}
 
@@ -65,25 +76,30 @@ def compile_inner(
     more = {**compile_fx.get_cpp_wrapper_config(), "cpp_wrapper": True} if cpp_wrapper else {}
     own = {"emulate_precision_casts": _rounds_between(gm), "allow_buffer_reuse": not is_large_on_gpu(example_inputs)}
     # Inductor's cache of compiled graphs does not tell apart what may be overwritten in one and not in another.
-    # Nor does it know of `without_stored_random_bits`, `whole_rows`, `mixed_reductions` and `stored_gathers`.
-    own_kernels = "bits made again, whole rows read, mixed from 30 MiB, gathers stored"
-    tag = f"{torch.compiler.config.cache_key_tag} {own_kernels}, donated {get_donated_idxs()}"
+    # Nor does it know of our code.
+    tag = f"{torch.compiler.config.cache_key_tag} {_code_of_kernels()}, donated {get_donated_idxs()}"
     with (
+        ExitStack() as changed,
         config.patch({**RANDOM, **own, **settings, **more}),
         torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
         remembered_probes(),
-        without_stored_random_bits(),
-        whole_rows(),
-        mixed_reductions(),
-        stored_gathers(),
         noting_origins(gm),
     ):
+        for change in KERNELS:
+            changed.enter_context(change())
         compiled = compile_fx.compile_fx_inner(gm, example_inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
     run = _with_context(compiled) if cpp_wrapper else short_call(compiled, example_inputs)
     run.kernels = lambda inputs: kernels_of(compiled)  # type: ignore[attr-defined]
     run.launches = lambda: len(kernels_of(compiled))  # type: ignore[attr-defined]
     run.observed = functools.partial(_observed, compiled)  # type: ignore[attr-defined]
     return run
+
+
+@functools.cache
+def _code_of_kernels() -> str:
+    """Another one whenever `KERNELS` are changed."""
+    sources = (inspect.getsource(sys.modules[change.__module__]) for change in KERNELS)
+    return hashlib.sha256("".join(sources).encode()).hexdigest()
 
 
 def is_large_on_gpu(inputs: Sequence[Any]) -> bool:
@@ -155,9 +171,12 @@ def fold_and_fuse(gm: GraphModule, inputs: Any) -> None:
 
 
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """Inductor's table, with a GELU of our own. Without dropout: decomposed, it would draw other numbers than eager."""
+    """Inductor's table, with some of our own.
+
+    Without dropout: decomposed, it would draw other numbers than eager.
+    """
     with config.patch(RANDOM):
-        table = with_half_gelu(select_decomp_table())
+        table = with_right_bytes(with_half_gelu(select_decomp_table()))
     table.pop(torch.ops.aten.native_dropout.default, None)
     return table
 

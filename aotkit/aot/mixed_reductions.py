@@ -20,6 +20,8 @@ from torch._inductor.runtime.runtime_utils import next_power_of_2
 from torch._inductor.scheduler import MixOrderReduction
 from torch._inductor.virtualized import V
 
+from aotkit.aot.partial_sums import added_up
+
 _OPTION = "triton.mix_order_reduction"
 ANY_SIZE = {f"{_OPTION}_non_strict_mode": True}  # whether they pay is asked here, not by Inductor
 LEAST_BYTES, LEAST_ROWS = 30 * 2**20, 2048  # fewer bytes are in the GPU's cache, fewer rows make few programs
@@ -57,8 +59,12 @@ def _sizes(node: Any) -> tuple[int, int]:
 
 
 def _codegen_mixed(scheduling: Any, node1: Any, node2: Any) -> Any:
+    lines = V.graph.wrapper_code.lines
+    start = len(lines)
     with config.patch({} if _is_decided() else _options(node1, node2)):
-        return _codegen(scheduling, node1, node2)
+        result = _codegen(scheduling, node1, node2)
+    lines[start:] = added_up(lines[start:], lambda name: V.graph.get_buffer(name).get_origin_node())
+    return result
 
 
 def _is_decided() -> bool:

@@ -1,7 +1,8 @@
 """Which operations of a graph are in which of Inductor's kernels, and the code of these.
 
 Inductor notes that itself while it compiles (`trace.provenance_tracking_level`), and keeps it with what it stores on
-disk. In the code that it writes, a comment with the number of the kernel stands before each launch.
+disk. In the code that it writes, a comment with the number of the kernel stands before each launch. What torch adds up
+after a kernel that sums rows and columns at once has a comment of ours (`partial_sums.py`).
 """
 
 import ast
@@ -18,6 +19,7 @@ import torch._inductor.config as config
 import torch._inductor.debug as debug
 from torch.fx import GraphModule
 
+from aotkit.aot.partial_sums import nodes_added_up, operator_that_adds_up
 from aotkit.interfaces import Kernel
 
 NOTING = {"trace.provenance_tracking_level": 1}
@@ -48,11 +50,9 @@ def kernels_of(compiled: Any) -> list[Kernel]:
     code, languages, fragments = _definitions(source)
     is_own = functools.partial(_is_own, code)
     names, operations = [], []
-    for launch in _launches(source, noted.get("cppCodeToPost", {}), code):
-        name, _, _ = launch.rpartition(":")
-        found = noted["cppCodeToPost"][launch] if name else fragments.get(launch, [])
-        names.append(name or launch)
-        operations.append(dict.fromkeys(old for new in found for old in before.get(new, [new])))
+    for name, nodes in _launches(source, noted.get("cppCodeToPost", {}), fragments):
+        names.append(name)
+        operations.append(dict.fromkeys(old for new in nodes for old in before.get(new, [new])))
     _leave_to_fused(operations, list(map(is_own, names)))
     return [
         Kernel(
@@ -88,20 +88,31 @@ def _is_own(code: Mapping[str, str], name: str) -> bool:
     return name in code or name.startswith(("triton_", "cpp_fused_"))
 
 
-def _launches(source: str, noted: dict[str, Any], code: dict[str, str]) -> list[str]:
-    """The launches in the order of the code: `name:number` as noted, or the name of a kernel without a number."""
-    found: list[str] = []
-    pending = ""
-    for line in source.splitlines():
+def _launches(
+    source: str, noted: dict[str, list[str]], fragments: dict[str, list[str]]
+) -> Iterator[tuple[str, list[str]]]:
+    """What is launched, in the order of the code, by the name of the kernel, and the nodes it is said to have.
+
+    Args:
+        noted: by `name:number`.
+        fragments: of kernels without a number, by name.
+    """
+    left = dict(noted)
+    numbered = ""
+    lines = iter(source.splitlines())
+    for line in lines:
         if handle := _HANDLE.search(line):
-            found.append(f"{handle[1]}:{handle[2]}")
-            pending = handle[1]
-        elif (run := re.match(r"\s+(\w+)\.run\(", line)) and run[1] in code:
-            if run[1] != pending:
-                found.append(run[1])
-            pending = ""
-    known = [launch for launch in found if launch in noted or launch in code]
-    return [*known, *(launch for launch in noted if launch not in known)]
+            numbered = handle[1]
+            if (nodes := left.pop(f"{handle[1]}:{handle[2]}", None)) is not None:
+                yield numbered, nodes
+        elif (run := re.match(r"\s+(\w+)\.run\(", line)) and run[1] in fragments:
+            if run[1] != numbered:
+                yield run[1], fragments[run[1]]
+            numbered = ""
+        elif added := nodes_added_up(line):
+            yield str(operator_that_adds_up(next(lines))), added
+    for launch, nodes in left.items():
+        yield launch.rpartition(":")[0], nodes
 
 
 def _leave_to_fused(operations: Sequence[dict[str, None]], is_fused: Sequence[bool]) -> None:
@@ -128,6 +139,10 @@ def with_launches(
     return MethodType(namespace[code.co_name], method.__self__)
 
 
+def _called(call: ast.Call) -> str:
+    return operator_that_adds_up(ast.unparse(call)) or ast.unparse(call.func).removesuffix(".run")
+
+
 class _Bracketing(ast.NodeTransformer):
     """Puts launches, which are in the order of `names`, into `with _around(number)`."""
 
@@ -141,7 +156,7 @@ class _Bracketing(ast.NodeTransformer):
         return self._bracketed(node)
 
     def _bracketed(self, node: ast.Expr | ast.Assign) -> ast.stmt:
-        called = ast.unparse(node.value.func).removesuffix(".run") if isinstance(node.value, ast.Call) else ""
+        called = _called(node.value) if isinstance(node.value, ast.Call) else ""
         if called not in self._names[self._next :]:
             return node
         number = self._names.index(called, self._next)  # one that is not found stays as it is

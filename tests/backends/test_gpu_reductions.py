@@ -1,15 +1,18 @@
 """How Inductor reduces on a GPU. That its kernels are right is tested with those of all patterns."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
 import sympy
 import torch
+import torch._inductor.codegen.triton as triton_code
 import torch._inductor.config as config
 import torch._inductor.lowering as lowering
 import torch.nn.functional as F
 from torch._inductor.choices import InductorChoices
 from torch._inductor.codegen.simd import SIMDScheduling
+from torch._inductor.codegen.triton import TritonKernel, TritonOverrides
 from torch._inductor.ir import StorageBox
 from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.scheduler import MixOrderReduction
@@ -19,6 +22,7 @@ from torch._inductor.virtualized import V
 import aotkit
 from aotkit.aot import gathered
 from aotkit.aot.mixed_reductions import programs
+from aotkit.aot.partial_sums import added_up, nodes_added_up, operator_that_adds_up
 from aotkit.aot.row_reductions import whole_rows
 
 H200 = 132  # multiprocessors
@@ -103,12 +107,92 @@ def test_what_a_loss_looks_up_is_looked_up_with_what_is_made_of_its_row(device, 
     assert (sums[-1] > found) == moves
 
 
+LARGEST = {torch.bool: True, torch.int64: 2**62, torch.float16: torch.inf, torch.float64: torch.inf}
+
+
+def extrema(x, y):
+    return x.amax(-1), x.amin(-1), torch.maximum(x, y), torch.minimum(x, y)
+
+
+@pytest.mark.parametrize("dtype", [*LARGEST, torch.float32, torch.bfloat16, torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize("width", [1000, 20000])  # in one go, and by a loop
+def test_extrema_keep_nan_in_every_type(device, dtype, width):
+    x, y = (torch.randint(-99, 99, (64, width), device=device).to(dtype) for _ in range(2))
+    x[3, 7], x[4] = LARGEST.get(dtype, 100), x[4, 0]
+    if dtype.is_floating_point:
+        x[5, width // 2] = y[6, width // 3] = x[7, 1] = y[7, 1] = torch.nan
+        x[8], x[9, 9] = -torch.inf, torch.inf
+    for found, expected in zip(aotkit.compile(extrema, backend="inductor")(x, y), extrema(x, y), strict=True):
+        torch.testing.assert_close(found, expected, equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("width", [1000, 20000])
+def test_the_sum_of_a_softmax_is_as_exact_as_its_type(device, width):
+    """With differences to the maximum of any size, and a maximum that is far from 0."""
+    x = torch.randn(64, width, device=device) * torch.logspace(-3, 3, 64, device=device)[:, None]
+    x[::2] += 300
+    x[5, 1:] = -torch.inf
+    x[7, 3], x[9, 3] = torch.nan, torch.inf
+    targets = torch.zeros(64, dtype=torch.int64, device=device)
+
+    def losses(x):
+        return F.cross_entropy(x, targets, reduction="none")
+
+    found, exact, eager = aotkit.compile(losses, backend="inductor")(x), losses(x.double()), losses(x)
+    torch.testing.assert_close(found, eager, equal_nan=True)
+    finite = exact.isfinite()
+    error = (found - exact)[finite].abs().max()
+    assert error <= 2 * (eager - exact)[finite].abs().max() + 1e-6
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_exponentials_are_quick_where_only_their_sum_is_needed():
+    x, targets = torch.randn(64, 4096, device="cuda"), torch.zeros(64, dtype=torch.int64, device="cuda")
+    for function, inputs, expected in ((mean_loss, (x, targets), "tl_math.exp("), (softmax, (x,), "libdevice.exp(")):
+        kernels = aotkit.compile(function, backend="inductor").explain(*inputs).kernels.kernels
+        found = set(re.findall(r"\w+\.exp\(", "".join(k.kernel.code for k in kernels)))
+        assert found == {expected}
+
+
+def softmax(x):
+    return x.softmax(-1)
+
+
+PARTS = """
+first = parts[0 * 6 * {width} : (0 + 1) * 6 * {width}].view(6, {width}).sum(dim=0)
+second = parts[1 * 6 * {width} : (1 + 1) * 6 * {width}].view(6, {width}).sum(dim=0)
+third = parts[2 * (6) * ({width}) : (2 + 1) * (6) * ({width})].view(6, {width}).sum(dim=0).to(torch.float16)
+fourth = parts[3 * (6) * ({width}) : (3 + 1) * (6) * ({width})].view(6, {width}).sum(dim=0).to(torch.float16).view([{width}, 1])
+fifth = parts[4 * 6 * {width} : (4 + 1) * 6 * {width}].view(6, {width}).amax(dim=0)
+"""  # fmt: skip  # noqa: E501
+
+
+@pytest.mark.parametrize(("width", "statements"), [(32, 3), (36, 5)])
+def test_partial_sums_are_added_up_at_once_where_each_result_begins_aligned(width, statements):
+    before = PARTS.format(width=width).strip().splitlines()
+    after = list(added_up(["start = 1", *before, SimpleNamespace()], str.upper))
+    assert after[0] == "start = 1"
+    code = after[1:-1]
+    names = [nodes_added_up(line) for line in code]
+    assert [n for found in names if found for n in found] == ["FIRST", "SECOND", "THIRD", "FOURTH", "FIFTH"]
+    assert sum(operator_that_adds_up(line) is not None for line in code) == statements
+    results = []
+    for lines in (before, code):
+        values = {"parts": torch.randn(5 * 6 * width, generator=torch.Generator().manual_seed(0)), "torch": torch}
+        exec("\n".join(lines), values)
+        results.append([values[name] for name in ("first", "second", "third", "fourth", "fifth")])
+    for found, expected in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        assert found.data_ptr() % 16 == 0
+
+
 def test_torch_compile_is_left_alone(device):
     def parts():
         functions = StorageBox.should_realize_on_reuse, StorageBox.has_exceeded_max_reads, MixOrderReduction.can_fuse
         functions += lowering._make_reduction_inner, InductorChoices.can_fuse
+        functions += TritonOverrides.maximum, triton_code.get_triton_reduction_function, TritonKernel.reduction
         return *functions, SIMDScheduling._codegen_mix_order_reduction, type(V.choices)
 
     before = parts()
-    aotkit.compile(lambda x: x.softmax(-1), backend="inductor")(torch.randn(4, 8, device=device))
+    aotkit.compile(softmax, backend="inductor")(torch.randn(4, 8, device=device))
     assert parts() == before

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental import symbolic_shapes
 from torch.utils._pytree import tree_leaves
@@ -22,7 +23,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from aotkit.aot.equal_nodes import merge_equal_nodes
 from aotkit.aot.graphs import IN_KERNELS, mutated_inputs
-from aotkit.aot.parts import copied_once, needed, partitioners, patching
+from aotkit.aot.parts import extracting_by, needed, nodes_of_part, partitioners, patching
 from aotkit.errors import CompileError
 
 _choose_saved_values_set = partitioners.choose_saved_values_set
@@ -54,6 +55,8 @@ class Sides:
 
 def is_random(node: Node) -> bool:
     """Whether a node draws from a random generator, itself or in a subgraph that it calls."""
+    if isinstance(node.target, OpOverload):  # calls none
+        return SEEDED in node.target.tags and not _has_no_dropout(node)
     owner = node.graph.owning_module
     bodies = [getattr(owner, i.target, None) for i in node.all_input_nodes if i.op == "get_attr"]  # type: ignore[arg-type]
     if any(is_random(inner) for body in bodies if isinstance(body, GraphModule) for inner in body.graph.nodes):
@@ -145,7 +148,7 @@ def _large_constants(nodes: Iterable[Node]) -> set[Node]:
 
 def classify(joint: GraphModule, num_fwd_outputs: int) -> Sides:
     """Sort the nodes of a joint graph by the side of the cut that they can be on."""
-    with copied_once():
+    with extracting_by(nodes_of_part):
         info = partitioners.classify_nodes(joint, [], num_fwd_outputs)
     _own_draws_of_backward(joint.graph, info)
     leaves: list[Any] = tree_leaves(joint.graph.output_node().args)

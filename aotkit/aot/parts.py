@@ -4,8 +4,9 @@ torch's own function copies whatever can be computed from the inputs, checks tha
 """
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,17 +20,43 @@ _extract = partitioners._extract_graph_with_inputs_outputs
 
 
 @contextmanager
-def copied_once() -> Iterator[None]:
-    """For the time of one call, torch's functions extract parts with `part_of`.
+def extracting_by(extract: Callable[..., Any]) -> Iterator[None]:
+    """For the time of one call, torch's functions extract parts with this one.
 
-    Another thread that partitions meanwhile does so too: it gets equal graphs.
+    Another thread that partitions meanwhile does so too.
     """
     with patching:
-        partitioners._extract_graph_with_inputs_outputs = part_of
+        partitioners._extract_graph_with_inputs_outputs = extract
         try:
             yield
         finally:
             partitioners._extract_graph_with_inputs_outputs = _extract
+
+
+def copied_once() -> AbstractContextManager[None]:
+    """For the time of one call, torch's functions extract parts with `part_of`.
+
+    torch extracts the backward part to see which saved values it reads, and once more when it knows.
+    """
+    known: list[tuple[Any, Graph]] = []
+
+    def extract(
+        joint: Graph,
+        inputs: Sequence[Node],
+        outputs: Sequence[Any],
+        outputs_descs: Sequence[Any],
+        *options: Any,
+        **more: Any,
+    ) -> Graph:
+        asked = joint, list(inputs), list(outputs), options, more
+        for i, (before, part) in enumerate(known):
+            if before == asked:
+                del known[i]
+                return part
+        known.append((asked, part_of(joint, inputs, outputs, outputs_descs, *options, **more)))
+        return known[-1][1]
+
+    return extracting_by(extract)
 
 
 def part_of(
@@ -49,24 +76,44 @@ def part_of(
         subgraph: "forward" or "backward": what changes tensors in place on the other side is left out.
         ignore_must_be_in_fw_bw: whether nothing is.
     """
-    computable = set(inputs)
-    for node in joint.nodes:
-        is_called = node.op in ("call_function", "get_attr") and computable.issuperset(node.all_input_nodes)
-        if is_called and (ignore_must_be_in_fw_bw or not _is_elsewhere(node, subgraph)):
-            computable.add(node)
-    results = [_result(x, computable) if isinstance(x, Node) else x for x in outputs]
+    nodes, results = _contents(joint, inputs, outputs, subgraph, ignore_must_be_in_fw_bw)
     part = Graph()
     copies: dict[Node, Node] = {}
     for node in inputs:
         copies[node] = part.placeholder(node.name)
         copies[node].meta = dict(node.meta)  # of its own: an input may be on another device in one part
-    for node in needed(joint, computable.difference(inputs), results):
+    for node in nodes:
         copies[node] = copy_node(node, part, copies)
     returned = [copies[x] if isinstance(x, Node) else x for x in results]
     output = part.output(tuple(returned))
     output.meta["desc"] = outputs_descs
     output.meta["output_stack_traces"] = [x.meta.get("stack_trace") if isinstance(x, Node) else None for x in returned]
     return part
+
+
+def nodes_of_part(
+    joint: Graph,
+    inputs: Sequence[Node],
+    outputs: Sequence[Any],
+    outputs_descs: Sequence[Any],
+    subgraph: str | None = None,
+) -> Any:
+    """The joint graph's own nodes that would be in the part, for a caller that only wants to know their names."""
+    nodes, _ = _contents(joint, inputs, outputs, subgraph, False)
+    return SimpleNamespace(nodes=[*inputs, *nodes])
+
+
+def _contents(
+    joint: Graph, inputs: Sequence[Node], outputs: Sequence[Any], subgraph: str | None, anywhere: bool
+) -> tuple[list[Node], list[Any]]:
+    """The operations of a part, and what it returns."""
+    computable = set(inputs)
+    for node in joint.nodes:
+        is_called = node.op in ("call_function", "get_attr") and computable.issuperset(node.all_input_nodes)
+        if is_called and (anywhere or not _is_elsewhere(node, subgraph)):
+            computable.add(node)
+    results = [_result(x, computable) if isinstance(x, Node) else x for x in outputs]
+    return needed(joint, computable.difference(inputs), results), results
 
 
 def copy_node(node: Node, graph: Graph, copies: dict[Node, Node]) -> Node:

@@ -7,8 +7,10 @@ from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
+from aotkit.aot import partition as partition_module
 from aotkit.aot import parts
 from aotkit.aot.equal_nodes import merge_equal_nodes
+from aotkit.aot.extraction import extract_forward_backward
 from aotkit.partitioners.nx_min_cut import partition
 
 
@@ -21,8 +23,8 @@ def described(graph: Graph) -> list[tuple]:
 
 @pytest.fixture
 def compared(monkeypatch):
-    """How many parts have been found equal to torch's."""
-    ours, found = parts.part_of, []
+    """What has been found equal to torch's: graphs of parts, and names of nodes in parts."""
+    ours, its_nodes, found = parts.part_of, parts.nodes_of_part, []
 
     def both(*args, **keywords):
         part, torchs = ours(*args, **keywords), parts._extract(*args, **keywords)
@@ -31,14 +33,33 @@ def compared(monkeypatch):
         found.append(part)
         return part
 
+    def names_of_both(*args, **keywords):
+        nodes, torchs = its_nodes(*args, **keywords), parts._extract(*args, **keywords)
+        found.append([node.name for node in nodes.nodes])
+        assert found[-1] == [node.name for node in torchs.nodes if node.op != "output"]
+        return nodes
+
     monkeypatch.setattr(parts, "part_of", both)
+    monkeypatch.setattr(partition_module, "nodes_of_part", names_of_both)
     return found
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_parts_are_torchs(compared, split, workload, dynamic):
     split(partition, workload.function, *workload.inputs(), dynamic=dynamic)
-    assert len(compared) == 4  # one to see what forward needs, and three of torch's extraction
+    graphs = [found for found in compared if isinstance(found, Graph)]
+    assert len(compared) - len(graphs) == 1  # to see what forward needs
+    assert len(graphs) == 2  # backward is extracted once, as it reads all that is saved
+
+
+def test_backward_is_extracted_again_if_it_does_not_read_what_is_saved(compared):
+    graph = make_fx(lambda x, tangent: (x.sin(), x.cos() * tangent), tracing_mode="fake")(torch.ones(3), torch.ones(3))
+    nodes = {node.name: node for node in graph.graph.nodes}
+    nodes["tangent_1"].name = nodes["tangent_1"].target = "tangents_1"
+    nodes["x_1"].name = nodes["x_1"].target = "primals_1"
+    graph.graph.output_node().meta["desc"] = [None, None]
+    extract_forward_backward(graph, [nodes["cos"], nodes["sin"]], num_fwd_outputs=1)
+    assert len(compared) == 3
 
 
 def test_parts_of_checkpointed_functions_are_torchs(compared, run_checkpointed):

@@ -6,10 +6,14 @@ Two sources, looked up in this order: objects registered in this process with `r
 """
 
 import difflib
+import functools
+import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from contextlib import suppress
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, Generic, TypeVar, overload
 
 from aotkit.errors import AotkitError, DuplicateNameError, UnavailableError, UnknownNameError
@@ -31,7 +35,7 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """All names, sorted. Imports nothing."""
-        return sorted({*self._local, *entry_points(group=self.group).names})
+        return sorted({*self._local, *_installed(self.group, _places()).names})
 
     def register(self, name: str, obj: T) -> None:
         """Add `obj` for this process. The same function again (a notebook cell run twice) replaces itself."""
@@ -80,7 +84,7 @@ class Registry(Generic[T]):
         return name not in self._local and bool(self._points(name))
 
     def _points(self, name: str) -> list[EntryPoint]:
-        return list(entry_points(group=self.group, name=name))
+        return list(_installed(self.group, _places()).select(name=name))
 
     def _load(self, point: EntryPoint) -> T:
         try:
@@ -105,6 +109,25 @@ class Registry(Generic[T]):
         close = difflib.get_close_matches(name, names, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         return UnknownNameError(f"no {self.kind} is named {name!r}.{hint} Registered: {', '.join(names)}.")
+
+
+@functools.lru_cache(maxsize=2)  # groups
+def _installed(group: str, places: tuple[tuple[str, int], ...]) -> EntryPoints:
+    """All entry points of a group. To read them takes 10 ms, a tenth of what compiling a small function takes.
+
+    Args:
+        places: as `_places` gives them; what is found depends on nothing else.
+    """
+    return entry_points(group=group)
+
+
+def _places() -> tuple[tuple[str, int], ...]:
+    """Where packages are looked for, and when something was last installed there."""
+    found = []
+    for place in sys.path:
+        with suppress(OSError):
+            found.append((place, os.stat(place or ".").st_mtime_ns))
+    return tuple(found)
 
 
 def _function(obj: Any) -> Any:

@@ -217,7 +217,7 @@ def fewest_bytes(values: Values) -> Problem:
     """Bytes first, work second; nothing expensive runs twice."""
     repeated_late = _runs_expensive_work_late(values)
     graph = list(values.nodes[0].graph.nodes)
-    readers = readers_of(graph, set(filter(values.is_free, graph)))
+    readers = readers_of(graph, values.free)
     work: list[int | None] = []
     for i, node in enumerate(values.nodes):
         is_small = _is_small(node, values, values.kept[i], readers[node])
@@ -263,7 +263,7 @@ def _runs_expensive_work_late(values: Values) -> list[bool]:
 
 def _bytes_moved(node: Node, values: Values) -> int:
     """The bytes that recomputing a node reads and writes."""
-    return 0 if values.is_free(node) else sum(map(values.nbytes, (node, *node.all_input_nodes)))
+    return 0 if node in values.free else sum(map(values.nbytes, (node, *node.all_input_nodes)))
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Fixtures over everything that is registered: a new backend or partitioner joins every test that asks for one."""
 
 import gc
+import logging
 
 import pytest
 import torch
@@ -20,6 +21,12 @@ def frozen():
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_structured_trace():
+    """pytest listens to loggers that do not propagate; torch then describes each step of a compilation to this one."""
+    logging.getLogger("torch.__trace").propagate = True
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -100,6 +100,16 @@ def test_unknown_names_are_lookup_errors(get):
         get("xyzzy")
 
 
+def test_what_is_installed_after_a_name_was_looked_up_is_found(install, get, kind, names):
+    for number in (1, 2):  # into a place that was not there, and into one that was
+        name = f"late_{number}"
+        with pytest.raises(LookupError):
+            get(name)
+        install(f"package_{number}", "def plugin(*args, **kwargs): pass", **{kind: {name: "plugin"}})
+        assert name in names()
+        assert get(name) is not None
+
+
 @pytest.mark.parametrize("spec", [3, None, {"nop"}])
 def test_only_names_and_callables_are_plugins(get, kind, spec):
     with pytest.raises(TypeError, match=f"{kind} must be a registered name or a callable, not"):

@@ -1,5 +1,6 @@
 """What surrounds a call: switches, modes and transforms, and what a graph assumes of its inputs."""
 
+import pickle
 import random
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -169,12 +170,12 @@ def no_other_randomness(name: str) -> Iterator[None]:
         TraceError: it draws from Python's or NumPy's generator, seeds torch's or sets its state, or leaves a switch
             such as the default dtype changed.
     """
-    before = repr(_other_random_states())
+    before = pickle.dumps(_other_random_states())
     seed = torch.initial_seed()
     switches = environment()[1:]
     with watched_generator() as generator:
         yield
-    if repr(_other_random_states()) != before:
+    if pickle.dumps(_other_random_states()) != before:
         raise TraceError(
             f"{name!r} draws random numbers from Python's or NumPy's generator; a compiled graph would repeat the "
             "same ones for ever. Draw with torch, or pass the numbers as arguments."

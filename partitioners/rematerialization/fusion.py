@@ -46,7 +46,7 @@ def fusion_of(values: Values, sides: Sides) -> Fusion:
     """The kernels of a joint graph."""
     nodes = values.nodes
     late = [node for node in nodes[0].graph.nodes if node in sides.backward and node.op != "output"]
-    free = set(filter(values.is_free, (*nodes, *late)))
+    free = values.free
     barriers = {node for node in (*nodes, *late) if node not in free and not is_cheap(node)}
     readers = readers_of([*nodes, *late], free)
     forward = depths_of([node for node in nodes if node in sides.forward], barriers, free)

@@ -89,7 +89,7 @@ def lifetimes(values: Values, sides: Sides) -> Lifetimes:
     gradients = [node for node in graph.nodes if node in sides.backward and node.op != "output"]
     early = [node for node, in_forward in zip(nodes, values.in_forward, strict=True) if in_forward]
     barriers = {node for node in graph.nodes if node.op == "call_function" and not is_cheap(node)}
-    free = set(filter(values.is_free, graph.nodes))
+    free = values.free
     at, turn = numbered(early, 0, barriers)
     at_backward, steps = numbered(gradients, turn, barriers)
     first: list[int | None] = [None] * len(nodes)

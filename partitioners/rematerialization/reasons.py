@@ -2,14 +2,12 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from functools import cache, cached_property
-
-from torch.fx import Node
+from functools import cache, cached_property, partial
 
 from aotkit.aot.partition import flops
 from aotkit.inspection.costs import bytes_moved
 from aotkit.inspection.nodes import bytes_name, flops_name, packet_name, producer, seconds_name
-from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
+from aotkit.partitioners.rematerialization.operators import is_cheap
 from aotkit.partitioners.rematerialization.problem import Cost
 from aotkit.partitioners.rematerialization.roofline import UNIT
 from aotkit.partitioners.rematerialization.values import Values, why_once
@@ -29,11 +27,11 @@ def leave_reasons(values: Values, chosen: Collection[int], times: Sequence[Cost]
     there = {*chosen, *(i for i, kept in enumerate(values.kept) if kept == 0)}
     again = _computed(values, values.needed, there)
     known = there.union(again)
-    again_of = cache(_Again)  # several saved values are computed from the same nodes
+    again_of = cache(partial(_Again, values))  # several saved values are computed from the same nodes
     for i in there:
         if values.kept[i]:
             missing = [i, *_computed(values, values.inputs[i], known)]
-            nodes = [again_of(values.nodes[j]) for j in missing]
+            nodes = [again_of(j) for j in missing]
             seconds = None if times is None else sum(times[j] or 0 for j in missing) * UNIT
             values.nodes[i].meta["saved_because"] = _reason(values, i, nodes, seconds)
     if times is not None:
@@ -54,14 +52,15 @@ def _computed(values: Values, start: Iterable[int], there: Collection[int]) -> l
 
 
 class _Again:
-    """What it takes to compute a node again; found when it is asked for."""
+    """What it takes to compute a value again; found when it is asked for."""
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
+    def __init__(self, values: Values, number: int) -> None:
+        self._values, self._number = values, number
+        self.node = values.nodes[number]
 
-    @cached_property
+    @property
     def why_not(self) -> str | None:
-        return why_once(self.node)
+        return None if self._values.repeatable[self._number] else why_once(self.node)
 
     @cached_property
     def expensive(self) -> str | None:
@@ -78,7 +77,7 @@ class _Again:
     @cached_property
     def moved(self) -> int:
         """Bytes."""
-        return 0 if is_free(self.node) else bytes_moved(self.node) or 0
+        return 0 if self.node in self._values.free else bytes_moved(self.node) or 0
 
 
 def _reason(values: Values, saved: int, missing: Sequence[_Again], seconds: float | None) -> str:

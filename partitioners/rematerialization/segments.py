@@ -73,7 +73,7 @@ def segments(values: Values, costs: Tradeoff, lifetimes: Lifetimes) -> Iterator[
 def _read_until(values: Values, costs: Tradeoff) -> list[int]:
     """For each value, the number of the last one in forward that is recomputed from it; 0: none is, or it is free."""
     problem = costs.time
-    is_passed_on = [kept is None and values.is_free(node) for kept, node in zip(values.kept, values.nodes, strict=True)]
+    is_passed_on = [kept is None and node in values.free for kept, node in zip(values.kept, values.nodes, strict=True)]
     until = [0] * len(values.nodes)
     for i in reversed(range(len(until))):
         if values.in_forward[i] and problem.recompute[i] is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch.fx import GraphModule, Node
@@ -51,9 +52,10 @@ class Values:
         """The memory of a node's tensors."""
         return sum(self.memories[node].values())
 
-    def is_free(self, node: Node) -> bool:
-        """Whether a node moves no data."""
-        return is_free(node, self.memories.__getitem__)
+    @cached_property
+    def free(self) -> set[Node]:
+        """The nodes of the joint graph that move no data."""
+        return {node for node in self.memories if is_free(node, self.memories.__getitem__)}
 
 
 def values_of(joint: GraphModule, sides: Sides) -> Values:

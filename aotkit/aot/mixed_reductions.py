@@ -63,7 +63,8 @@ def _codegen_mixed(scheduling: Any, node1: Any, node2: Any) -> Any:
     start = len(lines)
     with config.patch({} if _is_decided() else _options(node1, node2)):
         result = _codegen(scheduling, node1, node2)
-    lines[start:] = added_up(lines[start:], lambda name: V.graph.get_buffer(name).get_origin_node())
+    nodes, returned = V.graph.get_buffer, set(V.graph.get_output_names())
+    lines[start:] = added_up(lines[start:], lambda name: nodes(name).get_origin_node(), returned)
     return result
 
 

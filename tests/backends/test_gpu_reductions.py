@@ -167,10 +167,13 @@ fifth = parts[4 * 6 * {width} : (4 + 1) * 6 * {width}].view(6, {width}).amax(dim
 """  # fmt: skip  # noqa: E501
 
 
-@pytest.mark.parametrize(("width", "statements"), [(32, 3), (36, 5)])
-def test_partial_sums_are_added_up_at_once_where_each_result_begins_aligned(width, statements):
+@pytest.mark.parametrize(
+    ("width", "returned", "statements"),
+    [(32, (), 3), (36, (), 5), (32, ("first",), 4), (32, ("first", "second"), 4), (32, ("third",), 4)],
+)
+def test_partial_sums_are_added_up_at_once_where_each_begins_aligned_and_none_is_returned(width, returned, statements):
     before = PARTS.format(width=width).strip().splitlines()
-    after = list(added_up(["start = 1", *before, SimpleNamespace()], str.upper))
+    after = list(added_up(["start = 1", *before, SimpleNamespace()], str.upper, returned))
     assert after[0] == "start = 1"
     code = after[1:-1]
     names = [nodes_added_up(line) for line in code]
@@ -184,6 +187,8 @@ def test_partial_sums_are_added_up_at_once_where_each_result_begins_aligned(widt
     for found, expected in zip(results[1], results[0], strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
         assert found.data_ptr() % 16 == 0
+    memory = {name: values[name].untyped_storage().data_ptr() for name in ("first", "second", "third", "fourth")}
+    assert all(list(memory.values()).count(memory[name]) == 1 for name in returned)
 
 
 def test_torch_compile_is_left_alone(device):

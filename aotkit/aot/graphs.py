@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
-from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._pytree import tree_leaves
 
 IN_KERNELS = "in_kernels"  # tag of what each kernel that reads it computes, as the backend has said
@@ -31,7 +30,6 @@ def boxed(gm: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
     """Run the graph as it is, from one list that it empties, so that each input is freed after its last use."""
     gm.graph.set_codegen(torch.fx.graph._BoxedCodeGen())
     gm.recompile()
-    _LazyGraphModule.force_recompile(gm)
     run = gm.forward
     call: Callable[[list[Any]], Sequence[Any]] = lambda args: run(args)  # noqa: E731  (methods take no attributes)
     call._boxed_call = True  # type: ignore[attr-defined]
@@ -39,11 +37,11 @@ def boxed(gm: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
 
 
 def copy_graph(gm: GraphModule) -> GraphModule:
-    """A copy that shares constants and fake tensors with the original. It has Python code when that is asked for."""
+    """A copy that shares constants and fake tensors with the original."""
     graph = Graph()
     output = graph.output(graph.graph_copy(gm.graph, {}))
     output.meta = dict(gm.graph.output_node().meta)
-    return _LazyGraphModule(gm, graph)
+    return GraphModule(gm, graph)
 
 
 def effect_tokens(gm: GraphModule) -> int:

@@ -31,6 +31,11 @@ _fx_graph_cse = partitioners.fx_graph_cse
 _size_hint: Any = getattr(symbolic_shapes, "optimization_hint", getattr(symbolic_shapes, "size_hint", None))
 UNKNOWN_SIZE = 4096  # elements assumed for a size that only the data decide, torch's own guess
 SEEDED = torch.Tag.nondeterministic_seeded
+FORCED: dict[Callable[[GraphModule], None], str] = {
+    partitioners.force_save_collectives: "collective communication",
+    partitioners.force_save_effectful_ops: "side effect",
+    partitioners.force_save_bw_mutation_src: "the backward pass changes its input in place",
+}
 TINY_BUDGET = 1e-9  # torch returns the inputs for a budget of exactly 0, without looking at any constraint
 
 
@@ -90,19 +95,19 @@ def simplify(joint: GraphModule) -> None:
     joint._graph, merged.owning_module = merged, joint  # to set `joint.graph` generates code, which nobody runs
     if partitioners.has_recomputable_ops(joint):
         partitioners.cleanup_recompute_tags(joint, is_default_partition=False)
-    _force(joint, partitioners.force_save_collectives, "collective communication")
-    _force(joint, partitioners.force_save_effectful_ops, "side effect")
-    _force(joint, partitioners.force_save_bw_mutation_src, "the backward pass changes its input in place")
+    _force(joint)
     _keep_readers_of_mutated_inputs(joint.graph)
 
 
-def _force(joint: GraphModule, tag: Callable[[GraphModule], None], reason: str) -> None:
-    """Let one of torch's functions tag what has to be saved, and leave the reason on that."""
-    before = {node for node in joint.graph.nodes if must_save(node)}
-    tag(joint)
-    for node in joint.graph.nodes:
-        if must_save(node) and node not in before:
-            node.meta["saved_because"] = reason
+def _force(joint: GraphModule) -> None:
+    """Let torch's functions tag what has to be saved, and leave the reason on that."""
+    forced = set(filter(must_save, joint.graph.nodes))
+    for tag, reason in FORCED.items():
+        tag(joint)
+        for node in joint.graph.nodes:
+            if must_save(node) and node not in forced:
+                forced.add(node)
+                node.meta["saved_because"] = reason
 
 
 def is_in_kernels(node: Node) -> bool:
@@ -119,6 +124,8 @@ def _keep_readers_of_mutated_inputs(graph: Graph) -> None:
     """What reads an input that the function changes in place cannot run later, when the input has its new value."""
     mutated = mutated_inputs(graph)
     mutated |= {node.args[0] for node in graph.nodes if node.target is torch.ops.aten.copy_.default}
+    if not mutated:
+        return
     for node in graph.nodes:
         if node.op == "call_function" and any(i in mutated for i in node.all_input_nodes) and not must_recompute(node):
             if is_view(node):

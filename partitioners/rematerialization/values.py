@@ -65,13 +65,13 @@ def values_of(joint: GraphModule, sides: Sides) -> Values:
     memories = {node: storages(node) for node in joint.graph.nodes}
     alive = {storage for node in (*sides.inputs, *sides.outputs) for storage in memories[node]}
     repeatable = [why_once(node) is None for node in nodes]
+    inputs = [[number[i] for i in node.all_input_nodes] for node in nodes]
     constant: list[bool] = []
-    for node in nodes:
-        is_constant = all(constant[number[i]] or is_symbol(i) for i in node.all_input_nodes)
-        constant.append(node.op != "placeholder" and is_constant)
+    for node, read in zip(nodes, inputs, strict=True):
+        constant.append(node.op != "placeholder" and all(constant[i] or is_symbol(nodes[i]) for i in read))
     return Values(
         nodes,
-        [[number[i] for i in node.all_input_nodes] for node in nodes],
+        inputs,
         [number[node] for node in sides.needed],
         [_bytes_kept(node, memories, alive, again) for node, again in zip(nodes, repeatable, strict=True)],
         repeatable,

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from functorch.compile import aot_function, ts_compile
 
 from aotkit.aot.partition import is_random
 from aotkit.partitioners import default, min_cut, nx_min_cut
@@ -20,6 +21,18 @@ def splits(request, split, workload):
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_computes_what_eager_computes(splits, name):
     assert not splits[name].draws_in_both()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:The TorchScript type system:UserWarning")
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_functorchs_compiler_takes_the_graphs(name):
+    """Each partitioner is one for `aot_function`, too, and `ts_compile` scripts what it gives."""
+    x = torch.rand(4, requires_grad=True)
+    compiled = aot_function(
+        lambda x: x.sin().cos(), fw_compiler=ts_compile, bw_compiler=ts_compile, partition_fn=PARTITIONS[name]
+    )
+    compiled(x).sum().backward()
+    torch.testing.assert_close(x.grad, -x.sin().sin() * x.cos(), check_stride=False)
 
 
 def test_the_exact_cut_saves_no_more_than_the_others(splits):

@@ -1,5 +1,6 @@
 """What torch's allocators hand out while something runs."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,20 @@ def most_allocated(step: Callable[[], object], device: torch.device) -> int:
 
 def most_between_marks(step: Callable[[Mark], object], device: torch.device) -> list[int]:
     """The same for each part of `step`, which calls its argument at the end of each part but the last."""
-    return _on_cuda(step, device) if device.type == "cuda" else _on_cpu(step)
+    with without_garbage_collection():
+        return _on_cuda(step, device) if device.type == "cuda" else _on_cpu(step)
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """What it takes, and frees, would count as what runs meanwhile takes and frees."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def is_profiling() -> bool:

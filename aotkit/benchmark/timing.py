@@ -8,12 +8,12 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 
+from aotkit.aot.allocations import without_garbage_collection
 from aotkit.stopwatch import Flush, events, seconds_between
 
 FEWEST_ROUNDS = 7
@@ -121,7 +121,8 @@ def interleave(
                 for clock, value in clocks.items():
                     getattr(kept, clock).append(value)
 
-    with _without_garbage_collection():
+    gc.collect()
+    with without_garbage_collection():
         for _ in _rounds(1, WARM_UP_ROUNDS, seconds * WARM_UP_SHARE):
             play(list(running), record=False)
         for i in _rounds(FEWEST_ROUNDS, MOST_ROUNDS, seconds):
@@ -137,18 +138,6 @@ def _rounds(fewest: int, most: int, seconds: float) -> Iterator[int]:
         if i >= fewest and time.perf_counter() > end:
             return
         yield i
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 Times = dict[str, dict[str, float]]

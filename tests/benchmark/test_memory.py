@@ -1,5 +1,6 @@
 """`python -m aotkit bench memory`: what it measures, what it says, and how it is asked."""
 
+import gc
 import itertools
 import json
 from pathlib import Path
@@ -30,6 +31,25 @@ def test_the_peak_counts_what_is_alive_at_a_time():
 
     assert most_allocated(step, CPU) == 5 << 20
     assert most_allocated(lambda: None, CPU) == 0
+
+
+def test_what_was_garbage_before_is_not_freed_by_the_step():
+    def leave_garbage():
+        garbage = [torch.empty(5 << 20, dtype=torch.uint8)]  # torch tells of the end of those whose start it has told
+        garbage.append(garbage)
+
+    def step():
+        gc.set_threshold(1, 1, 1)
+        collected = [[] for _ in range(100)]
+        return collected, torch.empty(1 << 20, dtype=torch.uint8)
+
+    thresholds = gc.get_threshold()
+    gc.set_threshold(10**6)
+    try:
+        assert most_allocated(leave_garbage, CPU) == 5 << 20
+        assert most_allocated(step, CPU) == 1 << 20
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 class Tiny(nn.Module):

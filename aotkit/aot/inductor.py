@@ -12,11 +12,11 @@ import hashlib
 import inspect
 import linecache
 import re
-import sys
 import textwrap
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 from types import MethodType
 from typing import Any
 
@@ -77,7 +77,7 @@ def compile_inner(
     own = {"emulate_precision_casts": _rounds_between(gm), "allow_buffer_reuse": not is_large_on_gpu(example_inputs)}
     # Inductor's cache of compiled graphs does not tell apart what may be overwritten in one and not in another.
     # Nor does it know of our code.
-    tag = f"{torch.compiler.config.cache_key_tag} {_code_of_kernels()}, donated {get_donated_idxs()}"
+    tag = f"{torch.compiler.config.cache_key_tag} {_own_code()}, donated {get_donated_idxs()}"
     with (
         ExitStack() as changed,
         config.patch({**RANDOM, **own, **settings, **more}),
@@ -96,10 +96,10 @@ def compile_inner(
 
 
 @functools.cache
-def _code_of_kernels() -> str:
-    """Another one whenever `KERNELS` are changed."""
-    sources = (inspect.getsource(sys.modules[change.__module__]) for change in KERNELS)
-    return hashlib.sha256("".join(sources).encode()).hexdigest()
+def _own_code() -> str:
+    """Another one whenever this package is changed."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def is_large_on_gpu(inputs: Sequence[Any]) -> bool:

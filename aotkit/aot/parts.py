@@ -21,12 +21,14 @@ _extract = partitioners._extract_graph_with_inputs_outputs
 
 @contextmanager
 def extracting_by(extract: Callable[..., Any]) -> Iterator[None]:
-    """For the time of one call, torch's functions extract parts with this one.
+    """For the time of one call, torch's functions in this thread extract parts with this one."""
+    thread = threading.get_ident()
 
-    Another thread that partitions meanwhile does so too.
-    """
+    def extract_here(*args: Any, **keywords: Any) -> Any:
+        return (extract if threading.get_ident() == thread else _extract)(*args, **keywords)
+
     with patching:
-        partitioners._extract_graph_with_inputs_outputs = extract
+        partitioners._extract_graph_with_inputs_outputs = extract_here
         try:
             yield
         finally:

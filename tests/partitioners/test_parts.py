@@ -1,5 +1,7 @@
 """Parts of joint graphs, and graphs whose equal nodes are merged, are what torch's own functions make of the same."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -71,6 +73,16 @@ def test_torch_extracts_as_before_afterwards(split):
     before = parts.partitioners._extract_graph_with_inputs_outputs
     split(partition, lambda x: x.sin().cos(), torch.randn(3, requires_grad=True))
     assert parts.partitioners._extract_graph_with_inputs_outputs is before
+
+
+def test_other_threads_extract_as_torch_does():
+    graph = make_fx(lambda x: x.sin(), tracing_mode="fake")(torch.ones(3)).graph
+    asked = graph, graph.find_nodes(op="placeholder"), [next(n for n in graph.nodes if n.op == "call_function")], [None]
+    with parts.extracting_by(parts.nodes_of_part), ThreadPoolExecutor(1) as pool:
+        elsewhere = pool.submit(lambda: parts.partitioners._extract_graph_with_inputs_outputs(*asked)).result()
+        here = parts.partitioners._extract_graph_with_inputs_outputs(*asked)
+    assert isinstance(elsewhere, Graph)
+    assert not isinstance(here, Graph)
 
 
 def merged(function, *inputs) -> list[str]:

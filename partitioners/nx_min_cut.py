@@ -30,6 +30,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
+from aotkit.aot.environment import without_garbage_collection
 from aotkit.aot.extraction import extract_forward_backward, with_code
 from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import Sides, classify, default_partition, is_symbol, simplify
@@ -150,20 +151,15 @@ def _split(
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """While a graph is cut. The collector would go through all of its nodes again and again, which doubles the time.
-
-    Threads that do this at the same time leave the collector running in the end: the first one turns it on again.
-    """
+    """While a graph is cut. The collector would go through all of its nodes again and again, which doubles the time."""
     was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            if not gc.get_freeze_count():
+    with without_garbage_collection():
+        try:
+            yield
+        finally:
+            if was_enabled and not gc.get_freeze_count():
                 gc.freeze()  # what was made meanwhile counts as old now: the next collection does not go through it
                 gc.unfreeze()
-            gc.enable()
 
 
 def within(limit: Limit, values: Values, sides: Sides, costs: Tradeoff) -> Choice:

@@ -1,12 +1,13 @@
 """What torch's allocators hand out while something runs."""
 
-import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch.autograd.profiler import profile, record_function
+
+from aotkit.aot.environment import without_garbage_collection
 
 Mark = Callable[[], None]
 MARK = "aotkit: until here"
@@ -24,18 +25,6 @@ def most_between_marks(step: Callable[[Mark], object], device: torch.device) -> 
     """The same for each part of `step`, which calls its argument at the end of each part but the last."""
     with without_garbage_collection():
         return _on_cuda(step, device) if device.type == "cuda" else _on_cpu(step)
-
-
-@contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """What it takes, and frees, would count as what runs meanwhile takes and frees."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def is_profiling() -> bool:

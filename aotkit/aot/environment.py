@@ -1,5 +1,6 @@
 """What surrounds a call: switches, modes and transforms, and what a graph assumes of its inputs."""
 
+import gc
 import pickle
 import random
 import sys
@@ -146,6 +147,21 @@ class TensorReads(TorchFunctionMode):
                 "one call and not to a graph. Do that outside of the compiled function."
             )
         return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """What the collector takes, and frees, would count as what runs meanwhile takes and frees.
+
+    Threads that do this at the same time leave the collector running in the end: the first one turns it on again.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from aotkit.aot.allocations import without_garbage_collection
+from aotkit.aot.environment import without_garbage_collection
 from aotkit.stopwatch import Flush, events, seconds_between
 
 FEWEST_ROUNDS = 7

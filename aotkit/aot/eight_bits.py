@@ -1,8 +1,9 @@
 """What Inductor computes wrongly of 8-bit integers, under torch 2.11 to 2.14 at least.
 
 Its vectors of them on a CPU are filled in part, and the zeros in the rest take part in extrema: the least of positive
-numbers, or the largest of negative ones, is 0 (pytorch/pytorch#191499). And whether any of uint8 is not 0 comes as
-bool, where torch has uint8.
+numbers, or the largest of negative ones, is 0 (pytorch/pytorch#191499). On a GPU the index of an extremum is that of
+any of several equal ones, where torch has the first's. And whether any of uint8 is not 0 comes as bool, where torch has
+uint8.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,10 +21,10 @@ ANY = (aten.any.default, aten.any.dim, aten.any.dims)
 
 
 def with_right_bytes(decompositions: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """The same table, where extrema of 8-bit integers on a CPU are computed in 32 bits, and `any` of uint8 in bool."""
+    """The same table, where extrema of 8-bit integers are computed in 32 bits, and `any` of uint8 in bool."""
     table = dict(decompositions)
     for op in EXTREMA:
-        table[op] = _in(torch.int32, _is_narrow_on_cpu, op, table.get(op, _leave))
+        table[op] = _in(torch.int32, _is_narrow, op, table.get(op, _leave))
     for op in ANY:
         table[op] = _in(torch.bool, _is_uint8, op, table.get(op, _leave))
     return table
@@ -33,8 +34,8 @@ def _leave(*args: Any, **kwargs: Any) -> Any:
     return NotImplemented
 
 
-def _is_narrow_on_cpu(x: Tensor) -> bool:
-    return x.dtype in (torch.int8, torch.uint8) and x.device.type == "cpu"
+def _is_narrow(x: Tensor) -> bool:
+    return x.dtype in (torch.int8, torch.uint8)
 
 
 def _is_uint8(x: Tensor) -> bool:

@@ -9,17 +9,22 @@ than Inductor wants ([4096, 1024] in float32: RMSNorm's step, 40.2 us instead of
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
+import torch
 import torch._inductor.config as config
+from torch._inductor.codegen.common import CSEProxy
 from torch._inductor.codegen.simd import SIMDScheduling
-from torch._inductor.runtime.hints import DeviceProperties
+from torch._inductor.codegen.simd_kernel_features import SIMDKernelFeatures
+from torch._inductor.ir import Reduction
+from torch._inductor.runtime.hints import DeviceProperties, ReductionHint
 from torch._inductor.runtime.runtime_utils import next_power_of_2
-from torch._inductor.scheduler import MixOrderReduction
+from torch._inductor.scheduler import MixOrderReduction, Scheduler
 from torch._inductor.virtualized import V
 
+from aotkit.aot.column_sums import are_narrow, joined, reduces_rows
 from aotkit.aot.partial_sums import added_up
 
 _OPTION = "triton.mix_order_reduction"
@@ -30,7 +35,9 @@ SHARED_MEMORY = 160 * 1024  # bytes of one program
 IN_FLIGHT = 40 * 1024  # bytes that a multiprocessor loads at once: it takes them about as long as memory to answer
 
 _can_fuse = MixOrderReduction.can_fuse
+_fuse_nodes: Any = Scheduler.fuse_nodes
 _codegen: Any = SIMDScheduling._codegen_mix_order_reduction
+_partial_accumulate: Any = CSEProxy.partial_accumulate
 
 
 @contextmanager
@@ -39,7 +46,9 @@ def mixed_reductions() -> Iterator[None]:
     with (
         config.patch(ANY_SIZE),
         patch.object(MixOrderReduction, "can_fuse", staticmethod(_can_mix)),
-        patch.object(SIMDScheduling, "_codegen_mix_order_reduction", _codegen_mixed),
+        patch.object(Scheduler, "fuse_nodes", _fuse),
+        patch.object(SIMDScheduling, "codegen_mix_order_reduction", _codegen_mixed),
+        patch.object(CSEProxy, "partial_accumulate", _accumulate),
     ):
         yield
 
@@ -47,9 +56,32 @@ def mixed_reductions() -> Iterator[None]:
 def _can_mix(node1: Any, node2: Any) -> bool:
     if not _can_fuse(node1, node2):
         return False
-    rows, width = _sizes(node1 if MixOrderReduction.is_contiguous_node(node1) else node2)
+    of_rows, of_columns = (node1, node2) if MixOrderReduction.is_contiguous_node(node1) else (node2, node1)
+    return are_narrow(of_columns) and _pays(node1, node2, *_sizes(of_rows))
+
+
+def _pays(node1: Any, node2: Any, rows: int, width: int) -> bool:
     total = sum(nbytes for nbytes, is_whole in _read(node1, node2, width) if is_whole)
     return rows >= LEAST_ROWS and width > 0 and total >= LEAST_BYTES
+
+
+def _fuse(scheduler: Any, nodes: Any) -> Any:
+    nodes = _fuse_nodes(scheduler, nodes)
+    if not config.triton.mix_order_reduction or V.graph.cpp_wrapper:
+        return nodes
+    return joined(scheduler, nodes, lambda kernel, sums, matrix: _pays(kernel, sums, matrix.rows, matrix.width))
+
+
+def _accumulate(proxy: Any, name: str, reduction_type: str, value: Any, *more: Any) -> None:
+    """Add up what is there: Inductor takes rows behind the last one along, of which loads give anything."""
+    kernel = proxy.kernel
+    if not kernel._has_constant_xmask():
+        nothing = Reduction.default_accumulator(reduction_type, torch.float)
+        value = kernel.cse.generate(
+            kernel.compute, f"tl.where(xmask, {value}, {nothing})", dtype=value.dtype, shape=value.shape
+        )
+    _partial_accumulate(proxy, name, reduction_type, value, *more)
+    kernel.store_buffer_names.add(name)  # a user of what the kernel has computed, like what it stores
 
 
 def _sizes(node: Any) -> tuple[int, int]:
@@ -58,14 +90,28 @@ def _sizes(node: Any) -> tuple[int, int]:
     return rows, width
 
 
-def _codegen_mixed(scheduling: Any, node1: Any, node2: Any) -> Any:
+def _codegen_mixed(scheduling: Any, node: Any) -> Any:
     lines = V.graph.wrapper_code.lines
     start = len(lines)
-    with config.patch({} if _is_decided() else _options(node1, node2)):
-        result = _codegen(scheduling, node1, node2)
+    with (
+        nullcontext() if reduces_rows(node.node1) else _as_rows(node.node2),
+        config.patch({} if _is_decided() else _options(node.node1, node.node2)),
+    ):
+        result = _codegen(scheduling, node.node1, node.node2)
     nodes, returned = V.graph.get_buffer, set(V.graph.get_output_names())
     lines[start:] = added_up(lines[start:], lambda name: nodes(name).get_origin_node(), returned)
     return result
+
+
+@contextmanager
+def _as_rows(sums: Any) -> Iterator[None]:
+    """What reduces nothing goes through the rows of the matrix whose columns are summed."""
+    width, rows = MixOrderReduction.get_numel_rnumel(sums)
+    with (
+        patch.object(MixOrderReduction, "get_numel_rnumel", lambda node: (rows, width)),
+        patch.object(SIMDKernelFeatures, "get_reduction_hint", lambda *args: ReductionHint.INNER),
+    ):
+        yield
 
 
 def _is_decided() -> bool:

@@ -11,11 +11,12 @@ import torch._inductor.config as config
 import torch._inductor.lowering as lowering
 import torch.nn.functional as F
 from torch._inductor.choices import InductorChoices
+from torch._inductor.codegen.common import CSEProxy
 from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.codegen.triton import TritonKernel, TritonOverrides
 from torch._inductor.ir import StorageBox
 from torch._inductor.runtime.hints import ReductionHint
-from torch._inductor.scheduler import MixOrderReduction
+from torch._inductor.scheduler import MixOrderReduction, Scheduler
 from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.virtualized import V
 
@@ -196,7 +197,8 @@ def test_torch_compile_is_left_alone(device):
         functions = StorageBox.should_realize_on_reuse, StorageBox.has_exceeded_max_reads, MixOrderReduction.can_fuse
         functions += lowering._make_reduction_inner, InductorChoices.can_fuse
         functions += TritonOverrides.maximum, triton_code.get_triton_reduction_function, TritonKernel.reduction
-        return *functions, SIMDScheduling._codegen_mix_order_reduction, type(V.choices)
+        functions += Scheduler.fuse_nodes, SIMDScheduling.codegen_mix_order_reduction, CSEProxy.partial_accumulate
+        return *functions, type(V.choices)
 
     before = parts()
     aotkit.compile(softmax, backend="inductor")(torch.randn(4, 8, device=device))

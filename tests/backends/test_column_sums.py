@@ -1,0 +1,129 @@
+"""Sums of columns in the kernel that computes what they sum."""
+
+import pytest
+import torch
+import torch._inductor.config as config
+
+import aotkit
+from aotkit.aot import mixed_reductions
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch):
+    monkeypatch.setattr(mixed_reductions, "LEAST_BYTES", 0)
+    monkeypatch.setattr(mixed_reductions, "LEAST_ROWS", 32)
+    with config.patch(force_disable_caches=True):  # they do not know that
+        yield
+
+
+def double_relu(x):
+    return (2 * x).relu()
+
+
+def elements_and_their_sums(x):
+    y = double_relu(x)
+    return y, y.sum((0, 1))
+
+
+def sums_of_what_is_not_returned(x):
+    y = x.softmax(-1)
+    return y.amax(-1), (y * y).sum((0, 1))
+
+
+def sums_of_what_rows_give(x):
+    y = (x - x.mean(-1, keepdim=True)) * x.var(-1, keepdim=True).rsqrt()
+    return y, y.sum((0, 1)), (x * y).sum((0, 1)), x.sum((0, 1))
+
+
+def sums_of_what_is_not_zero_where_nothing_is_read(x):
+    return x.softmax(-1), x.exp().sum((0, 1))
+
+
+def sums_of_narrow_values(x):
+    y = double_relu(x).half()
+    return y, y.sum((0, 1))
+
+
+JOIN = [
+    elements_and_their_sums, sums_of_what_is_not_returned, sums_of_what_rows_give,
+    sums_of_what_is_not_zero_where_nothing_is_read, sums_of_narrow_values,
+]  # fmt: skip
+
+
+def sums_of_other_columns(x):
+    y = double_relu(x)
+    return y, y.sum(1), y.transpose(0, 1).reshape(-1, x.shape[-1] // 2).sum(0)
+
+
+def sums_of_turned_rows(x):
+    y = double_relu(x)
+    return y, y.flip(1).sum((0, 1))
+
+
+def sums_of_rows_of_a_square(x):
+    y = double_relu(x[0, :64, :64])
+    return y, y.sum(-1)
+
+
+def sums_that_take_more_than_float32(x):
+    return x.softmax(-1), x.double().sum((0, 1)), (x > 0).sum((0, 1))
+
+
+def sums_of_what_another_kernel_gives(x):
+    y = x.softmax(-1)
+    return y, (y * (y @ y.transpose(1, 2) @ y)).sum((0, 1))
+
+
+def sums_that_need_sums(x):
+    y = double_relu(x)
+    sums = y.sum((0, 1))
+    return y, (y - sums).square().sum((0, 1))
+
+
+def two_widths(x):
+    y = 2 * x.view(-1, x.shape[-1] // 2)
+    return y, y.sum(0), y.view(x.shape).sum((0, 1))
+
+
+OTHERS = [
+    sums_of_other_columns, sums_of_turned_rows, sums_of_rows_of_a_square, sums_that_take_more_than_float32,
+    sums_of_what_another_kernel_gives, sums_that_need_sums, two_widths,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", [*JOIN, *OTHERS])
+@pytest.mark.parametrize("shape", [(4, 512, 128), (3, 347, 100), (2, 1031, 1000)], ids=str)
+def test_sums_are_those_of_float64(function, shape):
+    x = torch.randn(shape, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    compiled = aotkit.compile(function, backend="inductor")
+    for found, exact, eager in zip(compiled(x), function(x.double()), function(x), strict=True):
+        assert found.dtype == eager.dtype
+        error, of_eager = ((some.double() - exact.double()).abs().max() for some in (found, eager))
+        assert error <= 4 * of_eager + 1e-6 * exact.abs().max()
+
+
+@pytest.mark.parametrize("function", JOIN)
+def test_they_take_no_kernel_that_reads_it_again(function):
+    x = torch.randn(4, 512, 128, device="cuda")
+    kernels = aotkit.compile(function, backend="inductor").explain(x).kernels.kernels
+    written = [k.kernel.code for k in kernels if "@triton.jit" in k.kernel.code]
+    assert len(written) == 1
+    assert "ws_ptr" in written[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_a_bias_gets_its_gradient_from_the_kernel_that_computes_it(dtype):
+    def layer(x, bias):
+        return torch.nn.functional.gelu(x + bias)
+
+    x, bias = (torch.randn(size, device="cuda", dtype=dtype, requires_grad=True) for size in ((8, 257, 96), (96,)))
+    compiled = aotkit.compile(layer, backend="inductor", partition="nx_min_cut")
+    cotangent = torch.randn_like(x)
+    compiled(x, bias).backward(cotangent)
+    found = bias.grad
+    exact = torch.autograd.grad(layer(x.double(), bias.double()), bias, cotangent.double())[0]
+    torch.testing.assert_close(found, exact.to(dtype))
+    backward = [k for k in compiled.explain(x, bias).kernels.kernels if "ws_ptr" in k.kernel.code]
+    assert len(backward) == 1

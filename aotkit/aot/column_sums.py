@@ -51,7 +51,7 @@ def joined(scheduler: Any, nodes: Sequence[Any], pays: Callable[[Any, Any, Matri
         if (matrix := _summed_matrix(sums)) is None:
             continue
         for kernel in kernels:
-            if kernel is sums or not _fits(kernel, sums, matrix) or not pays(first_part(kernel), sums, matrix):
+            if kernel is sums or not _fits(kernel, sums, matrix) or not pays(kernel, sums, matrix):
                 continue
             if _is_possible(scheduler, kernel, sums, matrix):
                 both = _join(scheduler, kernel, sums)

@@ -8,6 +8,8 @@ the GPU, that wait for one row after the other. On an H200, in float16, the kern
 than Inductor wants ([4096, 1024] in float32: RMSNorm's step, 40.2 us instead of 43.4).
 """
 
+import operator
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -18,13 +20,14 @@ import torch._inductor.config as config
 from torch._inductor.codegen.common import CSEProxy
 from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.codegen.simd_kernel_features import SIMDKernelFeatures
+from torch._inductor.codegen.triton import TritonKernel
 from torch._inductor.ir import Reduction
 from torch._inductor.runtime.hints import DeviceProperties, ReductionHint
 from torch._inductor.runtime.runtime_utils import next_power_of_2
 from torch._inductor.scheduler import MixOrderReduction, Scheduler
 from torch._inductor.virtualized import V
 
-from aotkit.aot.column_sums import are_narrow, joined, reduces_rows
+from aotkit.aot.column_sums import Matrix, are_narrow, first_part, joined, reduces_rows
 from aotkit.aot.partial_sums import added_up
 
 _OPTION = "triton.mix_order_reduction"
@@ -33,11 +36,17 @@ LEAST_BYTES, LEAST_ROWS = 30 * 2**20, 2048  # fewer bytes are in the GPU's cache
 LEAST_SPLIT = 16  # rows of a program
 SHARED_MEMORY = 160 * 1024  # bytes of one program
 IN_FLIGHT = 40 * 1024  # bytes that a multiprocessor loads at once: it takes them about as long as memory to answer
+LEAST_SUMMED = 48 * 2**20  # bytes; fewer are read again from the GPU's cache, by a kernel that does nothing else
+REGISTERS = 128 * 1024  # bytes of one program's sums
+HELD = 96 * 1024  # bytes of these and of what each row is computed with
 
 _can_fuse = MixOrderReduction.can_fuse
 _fuse_nodes: Any = Scheduler.fuse_nodes
 _codegen: Any = SIMDScheduling._codegen_mix_order_reduction
+_codegen_body: Any = TritonKernel.codegen_body
 _partial_accumulate: Any = CSEProxy.partial_accumulate
+# Of a row's columns, wherever the row is.
+_OF_ALL_ROWS = re.compile(r"tmp\d+ = tl\.load\(\w+ \+ \(r0_\d+\), (None|r0_mask), .*")
 
 
 @contextmanager
@@ -49,6 +58,7 @@ def mixed_reductions() -> Iterator[None]:
         patch.object(Scheduler, "fuse_nodes", _fuse),
         patch.object(SIMDScheduling, "codegen_mix_order_reduction", _codegen_mixed),
         patch.object(CSEProxy, "partial_accumulate", _accumulate),
+        patch.object(TritonKernel, "codegen_body", _codegen_loop),
     ):
         yield
 
@@ -69,7 +79,23 @@ def _fuse(scheduler: Any, nodes: Any) -> Any:
     nodes = _fuse_nodes(scheduler, nodes)
     if not config.triton.mix_order_reduction or V.graph.cpp_wrapper:
         return nodes
-    return joined(scheduler, nodes, lambda kernel, sums, matrix: _pays(kernel, sums, matrix.rows, matrix.width))
+    return joined(scheduler, nodes, _joining_pays)
+
+
+def _joining_pays(kernel: Any, sums: Any, matrix: Matrix) -> bool:
+    first = first_part(kernel)
+    others = () if kernel is first else kernel.node2.get_nodes()
+    number = sum(node.is_reduction() for node in (*others, *sums.get_nodes()))
+    return (
+        _pays(first, sums, matrix.rows, matrix.width)
+        and (reduces_rows(first) or max(map(operator.itemgetter(0), _read(sums, sums, matrix.width))) >= LEAST_SUMMED)
+        and _in_registers(number, matrix.width) <= REGISTERS
+    )
+
+
+def _in_registers(rows: int, width: int) -> int:
+    """Bytes."""
+    return rows * int(next_power_of_2(width)) * 4
 
 
 def _accumulate(proxy: Any, name: str, reduction_type: str, value: Any, *more: Any) -> None:
@@ -82,6 +108,18 @@ def _accumulate(proxy: Any, name: str, reduction_type: str, value: Any, *more: A
         )
     _partial_accumulate(proxy, name, reduction_type, value, *more)
     kernel.store_buffer_names.add(name)  # a user of what the kernel has computed, like what it stores
+
+
+def _codegen_loop(kernel: Any) -> None:
+    """Load what is the same for all rows before the loop over them, if there are registers for it."""
+    if kernel.mix_order_reduction:
+        lines = kernel.loads._lines
+        found = [line for line in lines if isinstance(line, str) and _OF_ALL_ROWS.fullmatch(line)]
+        width = V.graph.sizevars.optimization_hint(kernel.numels["r0_"], fallback=0)
+        if _in_registers(len(kernel.saved_partial_accumulate) + len(found), width) <= HELD:
+            kernel.body.writelines(found)
+            kernel.loads._lines = [line for line in lines if line not in found]
+    _codegen_body(kernel)
 
 
 def _sizes(node: Any) -> tuple[int, int]:
@@ -124,7 +162,11 @@ def _is_decided() -> bool:
 def _options(node1: Any, node2: Any) -> dict[str, Any]:
     """`node1` reduces the rows."""
     rows, width = _sizes(node1)
-    of_a_row = sum(nbytes / (rows if is_whole else 1) for nbytes, is_whole in _read(node1, node2, width))
+    read = _read(node1, node2, width)
+    sums = sum(node.is_reduction() for node in node2.get_nodes())
+    vectors = sum(not is_whole for _, is_whole in read)
+    are_held = _in_registers(sums + vectors, width) <= HELD
+    of_a_row = sum(nbytes / rows if is_whole else nbytes for nbytes, is_whole in read if is_whole or not are_held)
     nbytes = of_a_row * next_power_of_2(width) / width  # programs load padded rows
     processors = DeviceProperties.create(node1.get_device()).multi_processor_count
     split, loads_ahead = programs(rows, width, nbytes, processors)

@@ -28,6 +28,7 @@ from torch._inductor.scheduler import MixOrderReduction, Scheduler
 from torch._inductor.virtualized import V
 
 from aotkit.aot.column_sums import Matrix, are_narrow, first_part, joined, reduces_rows
+from aotkit.aot.own_kernels import launch
 from aotkit.aot.partial_sums import added_up
 
 _OPTION = "triton.mix_order_reduction"
@@ -136,8 +137,10 @@ def _codegen_mixed(scheduling: Any, node: Any) -> Any:
         config.patch({} if _is_decided() else _options(node.node1, node.node2)),
     ):
         result = _codegen(scheduling, node.node1, node.node2)
-    nodes, returned = V.graph.get_buffer, set(V.graph.get_output_names())
-    lines[start:] = added_up(lines[start:], lambda name: nodes(name).get_origin_node(), returned)
+    written = lines[start:]
+    del lines[start:]
+    written = list(added_up(written, lambda name: V.graph.get_buffer(name).get_origin_node(), launch))
+    lines += written  # after what defines a kernel for them
     return result
 
 

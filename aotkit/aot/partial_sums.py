@@ -1,67 +1,128 @@
-"""What the programs of a kernel have summed, each for itself, is added up by torch.
+"""What the programs of a kernel have summed, each for itself, is added up by one more kernel.
 
-Inductor writes a statement for each sum: a launch of 6 us on an H200, in which the host cuts out the parts of that sum.
-Here sums of the same kind that the graph does not return are one statement, and a comment tells which of the graph's
-nodes they are.
+Inductor has torch add it up: for each sum a launch of 6 us on an H200, in which the host cuts out the parts of that
+sum, and another to convert it. Here a kernel of ours adds up all of them, if their sizes are known and parts are not
+many. A comment tells which of the graph's nodes they are.
 """
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-ALIGNMENT = 16  # bytes, so that as many elements of any type are enough
+MOST_PARTS = 1024  # more are for torch, whose programs share the parts of one sum
+MOST_AT_ONCE = 256
+COLUMNS = 16  # of a program
 _NOTE = "[Added up]"
 _ONE_SUM = re.compile(
-    r"(?P<result>\w+) = (?P<parts>\w+)\[(?P<index>\d+) \* [^\]]*\]\.view\((?P<number>[^,]+), (?P<width>[^,]+)\)"
-    r"\.(?P<operation>\w+)\(dim=0\)(?P<cast>\.to\([\w.]+\))?(?P<view>\.view\(\[.*\]\))?"
+    r"(?P<result>\w+) = (?P<parts>\w+)\[(?P<index>\d+) \* [^\]]*\]\.view\(\(?(?P<number>[^,()]+)\)?, "
+    r"\(?(?P<width>[^,()]+)\)?\)\.(?P<operation>\w+)\(dim=0\)(\.to\(torch\.(?P<dtype>\w+)\))?(?P<view>\.view\(\[.*\]\))?"
 )
-_ADDING = re.compile(r"\w+\[.*\]\.view\(.*\)\.(\w+)\(dim=[01]\)")
+_ADDING = re.compile(r"\w+\[.*\]\.view\(.*\)\.(\w+)\(dim=0\)")
+_RUN = re.compile(r"\s*(\w+)\.run\(")
+_TYPES = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
 
 
-def added_up(lines: Sequence[Any], node_of: Callable[[str], Any], returned: Collection[str]) -> Iterator[Any]:
-    """The same code, in which sums of the same kind are one; with the names of the graph's nodes above.
+@dataclass(frozen=True)
+class Parts:
+    """Parts of sums, one matrix after the other.
+
+    Attributes:
+        name: of their memory.
+        first: the place of the first sum's.
+        number: of each sum.
+        width: elements of a sum.
+    """
+
+    name: str
+    first: int
+    number: int
+    width: int
+
+
+@dataclass(frozen=True)
+class SumKernel:
+    """A Triton kernel that adds up.
+
+    Attributes:
+        code: with `{name}` for its name.
+        signature: type of each argument, by its name.
+        block: elements of a program.
+    """
+
+    code: str
+    signature: Mapping[str, str]
+    block: int = COLUMNS
+
+
+Launch = Callable[[SumKernel, Sequence[str]], Sequence[str]]
+
+
+def added_up(lines: Sequence[Any], node_of: Callable[[str], Any], launch: Launch) -> Iterator[Any]:
+    """The same code, in which a kernel adds up what torch did; with the names of the graph's nodes above.
 
     Args:
         node_of: tells by the name of a result.
-        returned: names of results that the graph returns: gradients of leaves, which share no memory with others.
+        launch: the statements that launch a kernel with these arguments; the last one does.
     """
-
-    def kind_of(pair: tuple[Any, re.Match[str] | None]) -> tuple[str | None, ...] | None:
-        if (found := pair[1]) is None:
-            return None
-        is_alone = found["result"] in returned or not _is_aligned(found)
-        return *_kind(found), found["index"] if is_alone else None
-
     found = [_ONE_SUM.fullmatch(line) if isinstance(line, str) else None for line in lines]
-    for kind, group in itertools.groupby(zip(lines, found, strict=True), kind_of):
+    for kind, group in itertools.groupby(zip(lines, found, strict=True), lambda pair: pair[1] and _kind(pair[1])):
         if kind is None:
             yield from (line for line, _ in group)
             continue
         sums = [match for _, match in group if match]
-        yield f"# {_NOTE} {' '.join(str(node_of(match['result'])) for match in sums)}"
-        yield from _sum_at_once(sums)
+        note = f"# {_NOTE} {' '.join(str(node_of(match['result'])) for match in sums)}"
+        if (parts := _parts(sums)) is None:
+            yield from (note, sums[0].string)
+            continue
+        types = [found["dtype"] or "float32" for found in sums]
+        names = [found["result"] for found in sums]
+        yield from (
+            f"{name} = empty_strided_cuda(({parts.width}, ), (1, ), torch.{dtype})"
+            for name, dtype in zip(names, types, strict=True)
+        )
+        *before, run = launch(_kernel(parts, types), [parts.name, *names, str(len(sums) * parts.width)])
+        yield from (*before, note, run)
+        yield from (f"{found['result']} = {found['result']}{found['view']}" for found in sums if found["view"])
 
 
 def _kind(found: re.Match[str]) -> tuple[str | None, ...]:
-    return found.group("parts", "number", "width", "operation", "cast")
+    """Sums of one kind are added up by one kernel, if by any."""
+    own = None if _parts([found]) else found["result"]
+    return (*found.group("parts", "number", "width"), own)
 
 
-def _is_aligned(found: re.Match[str]) -> bool:
-    """Whether the next result in the same memory would begin where kernels expect it."""
-    width = found["width"]
-    return width.isdecimal() and int(width) % ALIGNMENT == 0
+def _parts(sums: Sequence[re.Match[str]]) -> Parts | None:
+    """Of sums that a kernel can add up."""
+    parts, number, width = sums[0].group("parts", "number", "width")
+    if not (number.isdecimal() and width.isdecimal()) or int(number) > MOST_PARTS or int(width) % COLUMNS:
+        return None
+    if any(found["operation"] != "sum" or (found["dtype"] or "float32") not in _TYPES for found in sums):
+        return None
+    return Parts(parts, int(sums[0]["index"]), int(number), int(width))
 
 
-def _sum_at_once(sums: Sequence[re.Match[str]]) -> list[str]:
-    if len(sums) == 1:
-        return [sums[0].string]
-    parts, number, width, operation, cast = _kind(sums[0])
-    first, results = int(sums[0]["index"]), [found["result"] for found in sums]
-    end, of_one = first + len(sums), f"({number}) * ({width})"
-    some = f"{parts}[{first} * {of_one} : {end} * {of_one}].view({len(sums)}, {number}, {width})"
-    views = [f"{found['result']} = {found['result']}{found['view']}" for found in sums if found["view"]]
-    return [f"[{', '.join(results)}] = {some}.{operation}(dim=1){cast or ''}.unbind()", *views]
+def _kernel(parts: Parts, types: Sequence[str]) -> SumKernel:
+    """For sums of these types: each program adds up some columns of one."""
+    at_once = min(1 << (parts.number - 1).bit_length(), MOST_AT_ONCE)
+    results = {f"out_ptr{i}": _TYPES[dtype] for i, dtype in enumerate(types)}
+    stores = "".join(
+        f"    if which == {i}:\n        tl.store({result} + column, total.to(tl.{dtype}))\n"
+        for i, (result, dtype) in enumerate(zip(results, types, strict=True))
+    )
+    code = f"""
+def {{name}}(in_ptr0, {", ".join(results)}, xnumel, XBLOCK: tl.constexpr):
+    which = tl.program_id(0) * XBLOCK // {parts.width}
+    column = tl.program_id(0) * XBLOCK % {parts.width} + tl.arange(0, XBLOCK)[None, :]
+    of_one = in_ptr0 + ({parts.first} + which) * {parts.number * parts.width}
+    partly = tl.full([{at_once}, XBLOCK], 0, tl.float32)
+    for start in tl.range(0, {parts.number}, {at_once}):
+        part = start + tl.arange(0, {at_once})[:, None]
+        partly += tl.load(of_one + part * {parts.width} + column, part < {parts.number}, other=0.0)
+    total = tl.sum(partly, 0)[None, :]
+{stores}"""
+    return SumKernel(code, {"in_ptr0": "*fp32", **results, "xnumel": "i32"})
 
 
 def nodes_added_up(comment: str) -> list[str] | None:
@@ -70,7 +131,14 @@ def nodes_added_up(comment: str) -> list[str] | None:
     return names.split() if found else None
 
 
+def kernel_that_adds_up(statement: str) -> str | None:
+    """The kernel that a statement below such a comment launches: ours or an operator of ATen's; None: another one."""
+    if found := _RUN.match(statement):
+        return found[1]
+    return operator_that_adds_up(statement)
+
+
 def operator_that_adds_up(statement: str) -> str | None:
-    """The operator of ATen's that a statement of ours calls; None: it is another statement."""
+    """The operator of ATen's that a statement of Inductor's calls; None: it is another statement."""
     found = _ADDING.search(statement)
     return found and f"aten.{found[1]}"

@@ -1,7 +1,7 @@
 """Which operations of a graph are in which of Inductor's kernels, and the code of these.
 
 Inductor notes that itself while it compiles (`trace.provenance_tracking_level`), and keeps it with what it stores on
-disk. In the code that it writes, a comment with the number of the kernel stands before each launch. What torch adds up
+disk. In the code that it writes, a comment with the number of the kernel stands before each launch. What is added up
 after a kernel that sums rows and columns at once has a comment of ours (`partial_sums.py`).
 """
 
@@ -19,7 +19,7 @@ import torch._inductor.config as config
 import torch._inductor.debug as debug
 from torch.fx import GraphModule
 
-from aotkit.aot.partial_sums import nodes_added_up, operator_that_adds_up
+from aotkit.aot.partial_sums import kernel_that_adds_up, nodes_added_up, operator_that_adds_up
 from aotkit.interfaces import Kernel
 
 NOTING = {"trace.provenance_tracking_level": 1}
@@ -110,7 +110,7 @@ def _launches(
                 yield run[1], fragments[run[1]]
             numbered = ""
         elif added := nodes_added_up(line):
-            yield str(operator_that_adds_up(next(lines))), added
+            yield str(kernel_that_adds_up(next(lines))), added
     for launch, nodes in left.items():
         yield launch.rpartition(":")[0], nodes
 

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 def any_size(monkeypatch):
     monkeypatch.setattr(mixed_reductions, "LEAST_BYTES", 0)
     monkeypatch.setattr(mixed_reductions, "LEAST_ROWS", 32)
-    monkeypatch.setattr(mixed_reductions, "LEAST_SUMMED", 0)
     with config.patch(force_disable_caches=True):  # they do not know that
         yield
 

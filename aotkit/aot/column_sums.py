@@ -6,6 +6,7 @@ gradient of a bias is the sum of what dropout's, normalisation's or an activatio
 That saves to read it once more, and to store it where nothing else reads it.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -46,19 +47,25 @@ def joined(scheduler: Any, nodes: Sequence[Any], pays: Callable[[Any, Any, Matri
     Args:
         pays: whether it is worth while, for a kernel, what joins it, and the matrix.
     """
-    kernels = list(nodes)
+    kernel_of = {node: node for node in nodes}  # what has become of each
+    users = defaultdict[str, list[Any]](list)
+    for node in nodes:
+        for name in node.used_buffer_names():
+            users[name].append(node)
     for sums in nodes:
         if (matrix := _summed_matrix(sums)) is None:
             continue
-        for kernel in kernels:
+        found = dict.fromkeys(kernel_of[user] for read in sums.read_writes.reads for user in users[read.name])
+        for kernel in found:
             if kernel is sums or not _fits(kernel, sums, matrix) or not pays(kernel, sums, matrix):
                 continue
             if _is_possible(scheduler, kernel, sums, matrix):
                 both = _join(scheduler, kernel, sums)
-                kernels = [both if k is kernel else k for k in kernels if k is not sums]
+                kernel_of |= {node: both for node, now in kernel_of.items() if now in (kernel, sums)}
                 break
+    kernels = dict.fromkeys(kernel_of.values())
     if len(kernels) == len(nodes):
-        return kernels
+        return list(nodes)
     return list(scheduler.topological_sort_schedule(sorted(kernels, key=lambda k: k.min_order)))
 
 

@@ -140,7 +140,8 @@ def _codegen_mixed(scheduling: Any, node: Any) -> Any:
         result = _codegen(scheduling, node.node1, node.node2)
     written = lines[start:]
     del lines[start:]
-    written = list(added_up(written, lambda name: V.graph.get_buffer(name).get_origin_node(), launch))
+    device = V.graph.get_current_device_or_throw().type
+    written = list(added_up(written, lambda name: V.graph.get_buffer(name).get_origin_node(), device, launch))
     lines += written  # after what defines a kernel for them
     return result
 

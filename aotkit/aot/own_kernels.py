@@ -21,9 +21,10 @@ def launch(kernel: SumKernel, args: Sequence[str]) -> list[str]:
         args: names of tensors that begin aligned, and the number of elements, a multiple of 16.
     """
     wrapper, device = V.graph.wrapper_code, V.graph.get_current_device_or_throw()
-    if (name := wrapper.src_to_kernel.get(kernel.code)) is None:
+    key = f"{device}{kernel.code}"
+    if (name := wrapper.src_to_kernel.get(key)) is None:
         name = f"triton_added_up_{wrapper.next_kernel_suffix()}"
-        wrapper.src_to_kernel[kernel.code] = name
+        wrapper.src_to_kernel[key] = name
         wrapper.define_kernel(
             name, f"async_compile.triton({name!r}, '''\n{_source(name, kernel)}''', device_str={device.type!r})"
         )

@@ -17,7 +17,8 @@ COLUMNS = 16  # of a program
 _NOTE = "[Added up]"
 _ONE_SUM = re.compile(
     r"(?P<result>\w+) = (?P<parts>\w+)\[(?P<index>\d+) \* [^\]]*\]\.view\(\(?(?P<number>[^,()]+)\)?, "
-    r"\(?(?P<width>[^,()]+)\)?\)\.(?P<operation>\w+)\(dim=0\)(\.to\(torch\.(?P<dtype>\w+)\))?(?P<view>\.view\(\[.*\]\))?"
+    r"\(?(?P<width>[^,()]+)\)?\)\.(?P<operation>\w+)\(dim=0\)"
+    r"(\.to\(torch\.(?P<dtype>\w+)\)|(?P<view>\.view\(\[[^\]]*\]\)))*"  # torch 2.11 has no view, 2.13 has it first
 )
 _ADDING = re.compile(r"\w+\[.*\]\.view\(.*\)\.(\w+)\(dim=0\)")
 _RUN = re.compile(r"\s*(\w+)\.run\(")
@@ -59,11 +60,12 @@ class SumKernel:
 Launch = Callable[[SumKernel, Sequence[str]], Sequence[str]]
 
 
-def added_up(lines: Sequence[Any], node_of: Callable[[str], Any], launch: Launch) -> Iterator[Any]:
+def added_up(lines: Sequence[Any], node_of: Callable[[str], Any], device: str, launch: Launch) -> Iterator[Any]:
     """The same code, in which a kernel adds up what torch did; with the names of the graph's nodes above.
 
     Args:
         node_of: tells by the name of a result.
+        device: its type.
         launch: the statements that launch a kernel with these arguments; the last one does.
     """
     found = [_ONE_SUM.fullmatch(line) if isinstance(line, str) else None for line in lines]
@@ -79,7 +81,7 @@ def added_up(lines: Sequence[Any], node_of: Callable[[str], Any], launch: Launch
         types = [found["dtype"] or "float32" for found in sums]
         names = [found["result"] for found in sums]
         yield from (
-            f"{name} = empty_strided_cuda(({parts.width}, ), (1, ), torch.{dtype})"
+            f"{name} = empty_strided_{device}(({parts.width}, ), (1, ), torch.{dtype})"
             for name, dtype in zip(names, types, strict=True)
         )
         *before, run = launch(_kernel(parts, types), [parts.name, *names, str(len(sums) * parts.width)])

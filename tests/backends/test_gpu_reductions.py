@@ -163,7 +163,7 @@ PARTS = """
 first = parts[0 * {number} * {width} : (0 + 1) * {number} * {width}].view({number}, {width}).sum(dim=0)
 second = parts[1 * {number} * {width} : (1 + 1) * {number} * {width}].view({number}, {width}).sum(dim=0)
 third = parts[2 * ({number}) * ({width}) : (2 + 1) * ({number}) * ({width})].view({number}, {width}).sum(dim=0).to(torch.float16)
-fourth = parts[3 * ({number}) * ({width}) : (3 + 1) * ({number}) * ({width})].view({number}, {width}).sum(dim=0).to(torch.float16).view([{width}, 1])
+fourth = parts[3 * ({number}) * ({width}) : (3 + 1) * ({number}) * ({width})].view({number}, {width}).sum(dim=0).view([{width}, 1]).to(torch.float16)
 fifth = parts[4 * {number} * {width} : (4 + 1) * {number} * {width}].view({number}, {width}).amax(dim=0)
 """  # fmt: skip  # noqa: E501
 
@@ -184,7 +184,7 @@ def test_partial_sums_are_added_up_by_one_kernel_if_it_can(number, width, kernel
         launched.append((kernel, args))
         return ["stream = 0", "kernel.run()"]
 
-    after = list(added_up(["start = 1", *before, SimpleNamespace()], str.upper, launch))
+    after = list(added_up(["start = 1", *before, SimpleNamespace()], str.upper, "cuda", launch))
     assert after[0] == "start = 1"
     code = after[1:-1]
     named = {code[i + 1]: nodes for i, line in enumerate(code) if (nodes := nodes_added_up(line))}

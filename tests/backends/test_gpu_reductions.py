@@ -18,10 +18,11 @@ from torch._inductor.ir import StorageBox
 from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.scheduler import MixOrderReduction, Scheduler
 from torch._inductor.sizevars import SizeVarAllocator
+from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
 
 import aotkit
-from aotkit.aot import gathered
+from aotkit.aot import gathered, mixed_reductions
 from aotkit.aot.mixed_reductions import programs
 from aotkit.aot.partial_sums import added_up, kernel_that_adds_up, nodes_added_up
 from aotkit.aot.row_reductions import whole_rows
@@ -81,6 +82,37 @@ def test_somebody_elses_choices_stay(in_one_go):
 )
 def test_programs_that_sum_columns_are_few_and_load_rows_ahead(rows, width, nbytes, expected):
     assert programs(rows, width, nbytes, H200) == expected
+
+
+OF_ALL_ROWS = [
+    "tmp1 = tl.load(in_ptr1 + (r0_1), None, eviction_policy='evict_last').to(tl.float32)",
+    "tmp2 = tl.load(in_ptr2 + (r0_1), r0_mask, eviction_policy='evict_last', other=0.0)",
+]
+OF_ONE_ROW = [
+    "tmp0 = tl.load(in_ptr0 + (r0_1 + 4096*x0), None)",
+    "tmp3 = tl.load(in_ptr3 + (x0), xmask, eviction_policy='evict_last')",
+    "tmp4 = tl.load(in_ptr4 + (tl.broadcast_to(tmp3, [XBLOCK, R0_BLOCK])), r0_mask & xmask, other=0.0)",
+    "tmp5 = in_ptr5",
+]
+
+
+@pytest.mark.parametrize(("width", "are_held"), [(4096, True), (16384, False)])  # in registers, beside two sums
+def test_what_all_rows_have_in_common_is_loaded_before_them(monkeypatch, width, are_held):
+    monkeypatch.setattr(mixed_reductions, "_codegen_body", lambda kernel: None)
+    kernel = SimpleNamespace(
+        mix_order_reduction=True,
+        body=IndentedBuffer(),
+        loads=IndentedBuffer(),
+        numels={"r0_": sympy.Integer(width)},
+        saved_partial_accumulate=[None, None],
+    )
+    kernel.loads.writelines([OF_ONE_ROW[0], *OF_ALL_ROWS, *OF_ONE_ROW[1:]])
+    with V.set_graph_handler(SimpleNamespace(sizevars=SizeVarAllocator())):
+        mixed_reductions._codegen_loop(kernel)
+    before = OF_ALL_ROWS if are_held else []
+    assert kernel.body.getvalue().split("\n")[:-1] == before
+    in_loop = kernel.loads.getvalue().split("\n")[:-1]
+    assert sorted(in_loop) == sorted({*OF_ONE_ROW, *OF_ALL_ROWS} - set(before))
 
 
 def mean_loss(logits, targets):

@@ -20,7 +20,8 @@ from torch._inductor.scheduler import FusedMixOrderReductions, FusedSchedulerNod
 from torch._inductor.utils import sympy_product
 from torch._inductor.virtualized import V
 
-WIDEST = 16384  # elements of a row that a program holds
+from aotkit.aot.row_reductions import LONGEST
+
 _SUMMED = (torch.float16, torch.bfloat16, torch.float32)  # what is added up is float32
 
 
@@ -47,14 +48,15 @@ def joined(scheduler: Any, nodes: Sequence[Any], pays: Callable[[Any, Any, Matri
     Args:
         pays: whether it is worth while, for a kernel, what joins it, and the matrix.
     """
+    summed = {node: matrix for node in nodes if (matrix := _summed_matrix(node)) is not None}
+    if not summed:
+        return list(nodes)
     kernel_of = {node: node for node in nodes}  # what has become of each
     users = defaultdict[str, list[Any]](list)
     for node in nodes:
         for name in node.used_buffer_names():
             users[name].append(node)
-    for sums in nodes:
-        if (matrix := _summed_matrix(sums)) is None:
-            continue
+    for sums, matrix in summed.items():
         found = dict.fromkeys(kernel_of[user] for read in sums.read_writes.reads for user in users[read.name])
         for kernel in found:
             if kernel is sums or not _fits(kernel, sums, matrix) or not pays(kernel, sums, matrix):
@@ -120,7 +122,7 @@ def _fits(kernel: Any, sums: Any, matrix: Matrix) -> bool:
     first = first_part(kernel)
     if not _is_plain(first) or first.is_template() or first.get_device() != sums.get_device():
         return False
-    if matrix.width > WIDEST or first.has_aliasing_or_mutation():
+    if matrix.width > LONGEST or first.has_aliasing_or_mutation():
         return False
     if kernel is not first and {_matrix_of(n) for n in kernel.node2.get_nodes() if n.is_reduction()} != {matrix}:
         return False

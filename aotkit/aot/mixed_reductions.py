@@ -13,7 +13,7 @@ dropout and residual 84.2 (112.6). From which size on it pays: layer norm of a s
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
@@ -74,7 +74,7 @@ def _can_mix(node1: Any, node2: Any) -> bool:
 
 
 def _pays(node1: Any, node2: Any, rows: int, width: int) -> bool:
-    return rows >= LEAST_ROWS and width > 0 and _whole_bytes(node1, node2, width) >= LEAST_BYTES
+    return rows >= LEAST_ROWS and width > 0 and _whole_bytes([node1, node2], width) >= LEAST_BYTES
 
 
 def _fuse(scheduler: Any, nodes: Any) -> Any:
@@ -90,7 +90,7 @@ def _joining_pays(kernel: Any, sums: Any, matrix: Matrix) -> bool:
     number = sum(node.is_reduction() for node in (*others, *sums.get_nodes()))
     return (
         _pays(first, sums, matrix.rows, matrix.width)
-        and (reduces_rows(first) or _whole_bytes(sums, sums, matrix.width) >= LEAST_BYTES)
+        and (reduces_rows(first) or _whole_bytes([sums], matrix.width) >= LEAST_BYTES)
         and _in_registers(number, matrix.width) <= REGISTERS
     )
 
@@ -167,7 +167,7 @@ def _is_decided() -> bool:
 def _options(node1: Any, node2: Any) -> dict[str, Any]:
     """`node1` reduces the rows."""
     rows, width = _sizes(node1)
-    read = _read(node1, node2, width)
+    read = _read([node1, node2], width)
     sums = sum(node.is_reduction() for node in node2.get_nodes())
     vectors = sum(not is_whole for _, is_whole in read)
     are_held = _in_registers(sums + vectors, width) <= HELD
@@ -199,13 +199,13 @@ def programs(rows: int, width: int, nbytes: float, processors: int) -> tuple[int
     return LEAST_SPLIT, ahead <= SHARED_MEMORY
 
 
-def _read(node1: Any, node2: Any, width: int) -> list[tuple[int, bool]]:
-    """What both read, if it is as long as a row or longer: bytes, and whether it is longer."""
+def _read(nodes: Sequence[Any], width: int) -> list[tuple[int, bool]]:
+    """What they read, if it is as long as a row or longer: bytes, and whether it is longer."""
     hint = V.graph.sizevars.optimization_hint
-    reads = {read.name: read for node in (node1, node2) for read in node.read_writes.reads}
+    reads = {read.name: read for node in nodes for read in node.read_writes.reads}
     sizes = ((hint(read.get_numel(), fallback=0), read.numbytes_hint()) for read in reads.values())
     return [(nbytes, numel > width) for numel, nbytes in sizes if numel >= width]
 
 
-def _whole_bytes(node1: Any, node2: Any, width: int) -> int:
-    return sum(nbytes for nbytes, is_whole in _read(node1, node2, width) if is_whole)
+def _whole_bytes(nodes: Sequence[Any], width: int) -> int:
+    return sum(nbytes for nbytes, is_whole in _read(nodes, width) if is_whole)

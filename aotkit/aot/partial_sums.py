@@ -78,15 +78,15 @@ def added_up(lines: Sequence[Any], node_of: Callable[[str], Any], device: str, l
         if (parts := _parts(sums)) is None:
             yield from (note, sums[0].string)
             continue
-        types = [found["dtype"] or "float32" for found in sums]
-        names = [found["result"] for found in sums]
+        types = [match["dtype"] or "float32" for match in sums]
+        names = [match["result"] for match in sums]
         yield from (
             f"{name} = empty_strided_{device}(({parts.width}, ), (1, ), torch.{dtype})"
             for name, dtype in zip(names, types, strict=True)
         )
         *before, run = launch(_kernel(parts, types), [parts.name, *names, str(len(sums) * parts.width)])
         yield from (*before, note, run)
-        yield from (f"{found['result']} = {found['result']}{found['view']}" for found in sums if found["view"])
+        yield from (f"{match['result']} = {match['result']}{match['view']}" for match in sums if match["view"])
 
 
 def _kind(found: re.Match[str]) -> tuple[str | None, ...]:

@@ -31,7 +31,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from aotkit.aot.environment import without_garbage_collection
-from aotkit.aot.extraction import extract_forward_backward, with_code
+from aotkit.aot.extraction import extract_forward_backward
 from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import Sides, classify, default_partition, is_symbol, simplify
 from aotkit.errors import BudgetError, CompileError
@@ -146,7 +146,7 @@ def _split(
         forward, backward = extract_forward_backward(joint, saved, num_fwd_outputs=num_fwd_outputs)
         compute_where_read(backward)
         lower_peak(backward, sides)
-        return with_code(forward), with_code(backward)
+        return forward, backward
 
 
 @contextmanager

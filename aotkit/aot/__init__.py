@@ -31,6 +31,7 @@ from aotkit.aot.environment import (
     without_saved_tensor_hooks,
 )
 from aotkit.aot.fakes import Fakes
+from aotkit.aot.graph_modules import scriptable
 from aotkit.aot.graphs import (
     boxed,
     copy_graph,
@@ -119,6 +120,7 @@ __all__ = [
     "random_states",
     "run_watched",
     "scalars_on",
+    "scriptable",
     "separate_gradients",
     "set_random_states",
     "sparing_retained",

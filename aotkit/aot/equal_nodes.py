@@ -1,4 +1,4 @@
-"""Merge the nodes of a graph that compute the same, as torch's `fx_graph_cse` does, which takes about twice as long.
+"""Merge the nodes of a graph that compute the same, as torch's `fx_graph_cse` does, which copies the graph.
 
 That also takes 0.0 and -0.0 for the same number.
 """
@@ -11,13 +11,12 @@ from torch._functorch.compile_utils import get_aten_target, rand_ops
 from torch.fx import Graph, Node
 
 from aotkit.aot.graphs import storage_of
-from aotkit.aot.parts import copy_node
 
 UNIQUE = {*rand_ops, torch.ops.aten.empty}  # memory that is not initialised is as good as random
 
 
-def merge_equal_nodes(nodes: Collection[Node], apart: Collection[Node]) -> Graph:
-    """A new graph of some nodes of another, in order, in which the later ones of equal nodes read the first.
+def merge_equal_nodes(graph: Graph, apart: Collection[Node]) -> None:
+    """Have the readers of the later ones of equal nodes read the first, in place, and erase these.
 
     Nodes are equal if they apply the same operator to the same arguments, and nothing in between changes a tensor in
     place. What is returned keeps memory of its own.
@@ -27,30 +26,25 @@ def merge_equal_nodes(nodes: Collection[Node], apart: Collection[Node]) -> Graph
     """
     from torch._inductor.pattern_matcher import is_mutation_op
 
-    returned = {storage_of(i) for node in nodes if node.op == "output" for i in node.all_input_nodes} - {None}
-    merged = Graph()
-    copies: dict[Node, Node] = {}
+    returned = {storage_of(i) for i in graph.output_node().all_input_nodes} - {None}
     known: dict[Hashable, Node] = {}
     changes = 0
-    for node in nodes:
+    for node in graph.nodes:
         changes += is_mutation_op(node)
         is_alone = node.op != "call_function" or node in apart or get_aten_target(node) in UNIQUE
-        key = None if is_alone or storage_of(node) in returned else _key(node, copies, changes)
-        if key in known:
-            copies[node] = known[key]
-        else:
-            copies[node] = copy_node(node, merged, copies)
-            if key is not None:
-                known[key] = copies[node]
-    return merged
+        key = None if is_alone or storage_of(node) in returned else _key(node, changes)
+        if key is None:
+            continue
+        first = known.setdefault(key, node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            graph.erase_node(node)
 
 
-def _key(node: Node, copies: dict[Node, Node], changes: int) -> Hashable:
+def _key(node: Node, changes: int) -> Hashable:
     """The same for nodes that are equal; None: it cannot be compared."""
 
     def of(value: Any) -> Hashable:
-        if isinstance(value, Node):
-            return copies[value]
         if isinstance(value, tuple | list):
             return type(value), *map(of, value)
         if isinstance(value, dict):

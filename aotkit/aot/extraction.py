@@ -1,7 +1,4 @@
-"""Split a joint graph where a partitioner says. Python code is generated once for each graph, at the end.
-
-To generate and compile it takes as long as to change the graph; torch does so after each of its passes.
-"""
+"""Split a joint graph where a partitioner says."""
 
 from collections.abc import Sequence
 from operator import getitem
@@ -19,14 +16,13 @@ def extract_forward_backward(
 ) -> tuple[GraphModule, GraphModule]:
     """Split a joint graph into (forward, backward), where forward also returns the `saved` nodes.
 
-    The backward graph recomputes whatever else it needs, each value just before its first use. Neither has code yet:
-    see `with_code`.
+    The backward graph recomputes whatever else it needs, each value just before its first use. Neither has code yet.
     """
     symbols = [node for node in saved if is_symbol(node)]
     is_opaque = getattr(partitioners, "is_opaque_node", None)  # torch 2.13
     opaque = [node for node in saved if is_opaque and is_opaque(node)]
     values = [node for node in saved if node not in symbols and node not in opaque]
-    with copied_once(), _use_lazy_graph_module(True):  # code is generated when it is first asked for
+    with copied_once(), _use_lazy_graph_module(True):  # torch generates code after each of its passes
         forward, backward = partitioners._extract_fwd_bwd_modules(
             joint,
             values,
@@ -42,13 +38,6 @@ def extract_forward_backward(
     forward = partitioners.thread_graphsafe_rng_from_hops(forward, is_backward=False)
     backward = partitioners.thread_graphsafe_rng_from_hops(backward, is_backward=True)
     return draw_once(forward, backward)
-
-
-def with_code(gm: GraphModule) -> GraphModule:
-    """The same graph with its Python code, in a module like any other."""
-    made = GraphModule(gm, gm.graph)
-    made.meta.update(gm.meta)
-    return made
 
 
 def _recompute_late(backward: Graph) -> None:

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
+from aotkit.aot.graph_modules import graph_module, renew_code
+
 IN_KERNELS = "in_kernels"  # tag of what each kernel that reads it computes, as the backend has said
 
 
@@ -41,7 +43,7 @@ def copy_graph(gm: GraphModule) -> GraphModule:
     graph = Graph()
     output = graph.output(graph.graph_copy(gm.graph, {}))
     output.meta = dict(gm.graph.output_node().meta)
-    return GraphModule(gm, graph)
+    return graph_module(gm, graph)
 
 
 def effect_tokens(gm: GraphModule) -> int:
@@ -69,7 +71,7 @@ def copy_saved_mutated_inputs(forward: GraphModule, num_outputs: int) -> None:
             results[i] = _copied(results[i], output)
             results[i].meta["saved_because"] = "copy of an input changed in place"
     output.args = (tuple(results),)
-    forward.recompile()
+    renew_code(forward)
 
 
 def promise_strides(gm: GraphModule, num_outputs: int) -> None:
@@ -148,7 +150,7 @@ def _replace_gradients(backward: GraphModule, is_to_copy: Callable[[int, Node], 
         if storage_of(node) is not None and is_to_copy(i, node):
             gradients[i] = _copied(node, output)
     output.args = (tuple(gradients),)
-    backward.recompile()
+    renew_code(backward)
 
 
 def leaf_inputs() -> list[int]:

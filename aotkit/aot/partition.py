@@ -17,11 +17,13 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental import symbolic_shapes
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
 from aotkit.aot.equal_nodes import merge_equal_nodes
+from aotkit.aot.graph_modules import renew_code, scriptable
 from aotkit.aot.graphs import IN_KERNELS, mutated_inputs
 from aotkit.aot.parts import extracting_by, needed, nodes_of_part, partitioners, patching
 from aotkit.errors import CompileError
@@ -90,9 +92,12 @@ def simplify(joint: GraphModule) -> None:
 
     The module keeps its old code.
     """
-    nodes = needed(joint.graph)
-    merged = merge_equal_nodes(nodes, apart=_large_constants(nodes).union(filter(is_random, nodes)))
-    joint._graph, merged.owning_module = merged, joint  # to set `joint.graph` generates code, which nobody runs
+    graph = joint.graph
+    is_needed = set(needed(graph))
+    for node in reversed(graph.nodes):
+        if node not in is_needed:
+            graph.erase_node(node)
+    merge_equal_nodes(graph, apart=_large_constants(graph.nodes).union(filter(is_random, graph.nodes)))
     if partitioners.has_recomputable_ops(joint):
         partitioners.cleanup_recompute_tags(joint, is_default_partition=False)
     _force(joint)
@@ -137,7 +142,8 @@ def _keep_readers_of_mutated_inputs(graph: Graph) -> None:
 
 def _merge_equal_nodes(graph: Graph) -> Graph:
     """`fx_graph_cse`, but no two draws are equal."""
-    return merge_equal_nodes(list(graph.nodes), apart=set(filter(is_random, graph.nodes)))
+    merge_equal_nodes(graph, apart=set(filter(is_random, graph.nodes)))
+    return graph
 
 
 def _large_constants(nodes: Iterable[Node]) -> set[Node]:
@@ -206,7 +212,7 @@ def _mended_partitioners() -> Iterator[None]:
 
     Another thread that partitions meanwhile gets them too, which can only save it from the same mistakes.
     """
-    with patching:
+    with patching, _use_lazy_graph_module(True):  # torch generates code after each of its passes
         partitioners.fx_graph_cse = _merge_equal_nodes
         partitioners.choose_saved_values_set = _choose_savable_values
         try:
@@ -252,13 +258,14 @@ def draw_once(forward: GraphModule, backward: GraphModule) -> tuple[GraphModule,
     Raises:
         CompileError: a draw is used by both graphs, which would then see different numbers.
     """
+    forward, backward = scriptable(forward), scriptable(backward)
     draws = {gm: {node.name for node in gm.graph.nodes if is_random(node)} for gm in (backward, forward)}
     repeated = draws[forward] & draws[backward]
     for gm in draws:
         # torch keeps all that carries the tag of random operators, attention without dropout too, and what it reads.
         if any(not node.users and node.op not in ("placeholder", "output") for node in gm.graph.nodes):
             gm.graph.eliminate_dead_code(partial(_has_effect, draws[gm] - repeated))
-            gm.recompile()
+            renew_code(gm)
         repeated &= {node.name for node in gm.graph.nodes}
     if repeated:
         raise CompileError(

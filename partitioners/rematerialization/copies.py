@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch.fx import GraphModule, Node
 
 from aotkit.aot.effects import changes_inputs
+from aotkit.aot.graph_modules import renew_code
 from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import is_random, is_tensor, storages
 from aotkit.inspection.nodes import output_nodes
@@ -38,7 +39,7 @@ def compute_where_read(backward: GraphModule) -> None:
         if is_read_elsewhere and direct and _is_less(node, readers, kernels):
             for found in readers.values():
                 _copy(node, found, kernels)
-    backward.recompile()
+    renew_code(backward)
 
 
 @dataclass(frozen=True)

@@ -106,14 +106,16 @@ def _save_if_faster(draft: Draft, value: int, limit: int) -> None:
 def _exchange(draft: Draft, limit: int) -> None:
     """Save values that do not fit, in place of others."""
     losses = _losses(draft)
+    by_time = sorted(losses, key=lambda v: losses[v][0])
+    by_rate = sorted(losses, key=lambda v: losses[v][0] / losses[v][1])
     for value in absent(draft)[:MOST_EXCHANGED]:
         if value in draft.saved:
             continue
         over = draft.kept + draft.size(value) - limit
-        several = sorted((time / size, v) for v, (time, size) in losses.items() if size <= over)
-        single = sorted((time, v) for v, (time, size) in losses.items() if size > over)[:1]
+        single = next(([v] for v in by_time if losses[v][1] > over), [])
+        several = (v for v in by_rate if losses[v][1] <= over)
         for others in (single, several):
-            if _replace(draft, value, [v for _, v in others if v in draft.saved], limit):
+            if _replace(draft, value, (v for v in others if v in draft.saved), limit):
                 break
 
 

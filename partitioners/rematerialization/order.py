@@ -17,6 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from aotkit.aot.effects import changes_inputs, keeps_order
+from aotkit.aot.graph_modules import renew_code
 from aotkit.aot.partition import Sides, storages
 from aotkit.inspection.memory import bytes_alive
 from aotkit.inspection.nodes import bytes_name, output_nodes
@@ -44,7 +45,7 @@ def lower_peak(backward: GraphModule, sides: Sides) -> None:
     output = backward.graph.output_node()
     for node in work.in_place(order):
         output.prepend(node)
-    backward.recompile()
+    renew_code(backward)
     _log.info(
         "The backward pass is reordered. It holds at most %s at once instead of %s as a compiler fuses it, and %s "
         "instead of %s operator by operator.",

@@ -6,8 +6,11 @@
 * What is needed and never recomputed has to be saved: that is no choice either, and whoever reads it finds it.
 * A value that only one other reads is never saved if saving that one costs no more than saving it and recomputing that
   one: the two become one.
+
+Where saved bytes have a price that is not known yet, each of these has to hold whatever it is.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aotkit.partitioners.rematerialization.problem import Impossible, Problem
@@ -22,7 +25,8 @@ class Reduced:
     Attributes:
         inputs: from each value to those that recomputing it needs; of a value that is not recomputed, none.
         save: what it costs; infinite is impossible.
-        recompute: the same, together with the values merged into it.
+        kept: the bytes that it keeps alive if it is saved, if these cost besides.
+        recompute: what that costs, together with the values merged into it; infinite is impossible.
         needed: the values that have to be saved or recomputed.
         settled: the values that are saved in any case.
         infinity: more than any choice costs.
@@ -30,14 +34,19 @@ class Reduced:
 
     inputs: dict[int, set[int]]
     save: dict[int, int]
+    kept: Sequence[int]
     recompute: dict[int, int]
     needed: set[int]
     infinity: int
     settled: set[int] = field(default_factory=set)
 
 
-def reduce(problem: Problem) -> Reduced:
+def reduce(problem: Problem, kept: Sequence[int] | None = None) -> Reduced:
     """All reductions, each where it applies.
+
+    Args:
+        kept: for each value, the bytes that it keeps alive if it is saved, 0 if saving it costs nothing: these cost
+            besides, it is not known how much. None: no bytes do.
 
     Raises:
         Impossible: there is no choice at all.
@@ -45,7 +54,8 @@ def reduce(problem: Problem) -> Reduced:
     everything = sum(c for costs in (problem.save, problem.recompute) for c in costs if c is not None)
     infinity = 1 << (DIGITS * (1 + everything.bit_length() // DIGITS))  # the same for problems of about the same size
     free, impossible = free_values(problem), _impossible_values(problem)
-    reduced = Reduced({}, {}, {}, set(), infinity)
+    kept = [0] * len(problem.save) if kept is None else kept
+    reduced = Reduced({}, {}, kept, {}, set(), infinity)
     queue = [v for v in problem.needed if v not in free]
     reduced.needed = set(queue)
     if stuck := impossible & reduced.needed:
@@ -55,7 +65,7 @@ def reduce(problem: Problem) -> Reduced:
         if value in reduced.inputs:
             continue
         save, again = (infinity if c is None else c for c in (problem.save[value], problem.recompute[value]))
-        if again >= save or not impossible.isdisjoint(problem.inputs[value]):
+        if (again >= save and not kept[value]) or not impossible.isdisjoint(problem.inputs[value]):
             again = infinity
         reduced.save[value], reduced.recompute[value] = save, again
         reduced.inputs[value] = set() if again == infinity else {i for i in problem.inputs[value] if i not in free}
@@ -66,6 +76,20 @@ def reduce(problem: Problem) -> Reduced:
     _merge(reduced, users)
     _drop_unread(reduced)
     return reduced
+
+
+def remainder(reduced: Reduced) -> tuple[list[int], Problem]:
+    """(numbers of values, the problem of those alone): what is left to choose, and what is settled."""
+    infinity = reduced.infinity
+    numbers = sorted(reduced.inputs.keys() | reduced.settled)
+    place = {value: k for k, value in enumerate(numbers)}
+    problem = Problem(
+        inputs=[[place[i] for i in sorted(reduced.inputs.get(v, ()))] for v in numbers],
+        save=[None if (save := reduced.save[v]) == infinity else save for v in numbers],
+        recompute=[None if (again := reduced.recompute[v]) == infinity else again for v in numbers],
+        needed=[place[v] for v in sorted(reduced.needed | reduced.settled)],
+    )
+    return numbers, problem
 
 
 def free_values(problem: Problem) -> set[int]:
@@ -105,6 +129,7 @@ def _settle(reduced: Reduced, users: dict[int, set[int]], value: int) -> None:
 def _merge(reduced: Reduced, users: dict[int, set[int]]) -> None:
     """Merge values into their only reader."""
     inputs, save, recompute, infinity = reduced.inputs, reduced.save, reduced.recompute, reduced.infinity
+    kept = reduced.kept
     queue = list(inputs)
     while queue:
         value = queue.pop()
@@ -114,7 +139,8 @@ def _merge(reduced: Reduced, users: dict[int, set[int]]) -> None:
         if len(readers) != 1:
             continue
         (reader,) = readers
-        if save[value] < infinity and save[reader] > save[value] + recompute[reader]:
+        takes_more = save[reader] > save[value] + recompute[reader] or kept[reader] > kept[value]
+        if takes_more and save[value] < infinity:
             continue
         recompute[reader] += recompute[value]
         inputs[reader] |= inputs.pop(value)
@@ -123,7 +149,7 @@ def _merge(reduced: Reduced, users: dict[int, set[int]]) -> None:
             users[i].discard(value)
             users[i].add(reader)
         queue += [reader, *inputs[reader]]
-        if recompute[reader] >= save[reader]:
+        if recompute[reader] >= save[reader] and not kept[reader]:
             recompute[reader] = infinity
             for i in inputs[reader]:
                 users[i].discard(reader)

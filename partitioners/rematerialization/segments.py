@@ -54,12 +54,12 @@ def segments(values: Values, costs: Tradeoff, lifetimes: Lifetimes) -> Iterator[
     """
     read_until = _read_until(values, costs)
     places = _places(values, costs, lifetimes, read_until)
-    blocks: dict[Fraction, Known] = {price: {} for price in _prices(_hull(costs))}
+    corners = _hull(costs)
+    blocks: dict[Fraction, Known] = {price: {} for price in _prices(corners)}
     known: dict[Hashable, list[tuple[list[int], list[int], int]]] = {}
     last = len(places) - 1
     for start in range(last):
-        lengths = {length for length in LENGTHS if start + length <= last} | ({last} if start == 0 else set())
-        for stop in (start + length for length in sorted(lengths)):
+        for stop in (start + length for length in LENGTHS if start + length <= last and length < last):
             members = [i for i in range(places[start], places[stop]) if values.in_forward[i]]
             part = _part(members, places[stop], costs, lifetimes, read_until)
             time = part.time
@@ -68,6 +68,9 @@ def segments(values: Values, costs: Tradeoff, lifetimes: Lifetimes) -> Iterator[
                 known[key] = [(*time.resolve(choice.saved), choice.time) for choice in _choices(part, blocks)]
             for saved, recomputed, taken in known[key]:
                 yield Segment(start, stop, [members[k] for k in saved], [members[k] for k in recomputed], taken)
+    for choice in _distinct(corners):
+        saved, recomputed = costs.time.resolve(choice.saved)
+        yield Segment(0, last, saved, [i for i in recomputed if values.in_forward[i]], choice.time)
 
 
 def _read_until(values: Values, costs: Tradeoff) -> list[int]:
@@ -139,8 +142,11 @@ def _part(
 
 def _choices(part: Tradeoff, blocks: dict[Fraction, Known]) -> list[Choice]:
     """The best one at each price, once."""
-    found = (part.best(price, len(part.kept), known) for price, known in blocks.items())
-    return list({choice.saved: choice for choice in found}.values())
+    return _distinct(part.best(price, len(part.kept), known) for price, known in blocks.items())
+
+
+def _distinct(choices: Iterable[Choice]) -> list[Choice]:
+    return list({choice.saved: choice for choice in choices}.values())
 
 
 def _prices(corners: Iterable[Choice]) -> list[Fraction]:

@@ -16,10 +16,12 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 
 from aotkit.partitioners.rematerialization.blocks import Known, solve
 from aotkit.partitioners.rematerialization.filling import Draft, fill, indivisible
 from aotkit.partitioners.rematerialization.problem import Impossible, Problem, total
+from aotkit.partitioners.rematerialization.reductions import reduce, remainder
 
 GAP = 0.01
 MOST_BRANCHES = 8
@@ -58,18 +60,26 @@ class Tradeoff:
         return self._known[price, split]
 
     def _best(self, price: Fraction, split: int, known: Known | None) -> "Choice":
+        numbers, core = self._core
         second, byte = price.denominator, price.numerator  # what each costs; to look these up is slow
 
         def priced(value: int, save: int | None) -> int | None:
             if save is None:
                 return None
-            kept = self.kept[value]
+            kept = core.kept[value]
             whole = save * second + kept * byte
-            return whole * TIE + (kept if value < split else -kept) if whole else 0
+            return whole * TIE + (kept if numbers[value] < split else -kept) if whole else 0
 
-        save = [priced(v, cost) for v, cost in enumerate(self.time.save)]
-        again = [None if cost is None else cost * (second * TIE) for cost in self.time.recompute]
-        return self.choice(solve(replace(self.time, save=save, recompute=again), known))
+        save = [priced(v, cost) for v, cost in enumerate(core.time.save)]
+        again = [None if cost is None else cost * (second * TIE) for cost in core.time.recompute]
+        choice = core.choice(solve(replace(core.time, save=save, recompute=again), known))
+        return replace(choice, saved=frozenset(numbers[v] for v in choice.saved))
+
+    @cached_property
+    def _core(self) -> "tuple[list[int], Tradeoff]":
+        """(numbers of values, the costs of those alone): what is left to choose whatever a byte costs."""
+        numbers, time = remainder(reduce(self.time, self.kept))
+        return numbers, Tradeoff(time, [self.kept[v] for v in numbers])
 
 
 @dataclass(frozen=True)

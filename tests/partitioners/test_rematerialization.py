@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
@@ -76,6 +77,28 @@ def test_a_budget_is_kept_and_its_gap_is_certified(seed):
         found = fastest_within(tradeoff, limit)
         assert found.kept <= limit
         assert found.time * (1 - found.gap) - 1e-6 <= min(times) <= found.time
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_choice_at_a_price_is_the_best(seed):
+    draw = random.Random(seed)
+    for _ in range(60):
+        tradeoff = random_tradeoff(draw, 9)
+        choices = all_choices(tradeoff)
+        if not choices:
+            with pytest.raises(Impossible):
+                tradeoff.best(Fraction(0))
+        for price in (
+            Fraction(0),
+            Fraction(1, 1000),
+            Fraction(1, draw.randint(1, 20)),
+            Fraction(draw.randint(1, 1000)),
+        ):
+            if choices:
+                found = tradeoff.best(price, draw.randint(0, len(tradeoff.kept)))
+                assert found.time + price * found.kept == min(c.time + price * c.kept for c in choices)
+                again = tradeoff.choice(found.saved)
+                assert (again.time, again.kept) == (found.time, found.kept)
 
 
 def random_tradeoff(draw, most):

@@ -1,0 +1,102 @@
+"""Graphs get their Python code when it is asked for, by whatever way a compiler may ask."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch.fx import Graph, GraphModule, symbolic_trace
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import aotkit
+from aotkit.aot.graph_modules import graph_module, has_code, renew_code
+
+
+def sine() -> GraphModule:
+    graph = Graph()
+    x = graph.placeholder("x")
+    graph.output(graph.call_function(torch.ops.aten.sin.default, (x,)))
+    return graph_module({}, graph)
+
+
+def pickled(gm):
+    return pickle.loads(pickle.dumps(gm))
+
+
+def loaded(gm):
+    file = io.BytesIO()
+    torch.save(gm, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+WAYS = {
+    "called": lambda gm, x: gm(x),
+    "forward": lambda gm, x: gm.forward(x),
+    "class": lambda gm, x: type(gm).forward(gm, x),
+    "traced": lambda gm, x: symbolic_trace(gm)(x),
+    "copied": lambda gm, x: copy.copy(gm)(x),
+    "deeply_copied": lambda gm, x: copy.deepcopy(gm)(x),
+    "pickled": lambda gm, x: pickled(gm)(x),
+    "saved": lambda gm, x: loaded(gm)(x),
+    "dynamo": lambda gm, x: torch.compile(gm, backend="eager", fullgraph=True)(x),
+    "make_fx": lambda gm, x: make_fx(gm)(x)(x),
+    "functional": lambda gm, x: torch.func.functional_call(gm, {}, x),
+    "exported": lambda gm, x: torch.export.export(gm, (x,)).module()(x),
+    "interpreted": lambda gm, x: torch.fx.Interpreter(gm).run(x),
+    "twice": lambda gm, x: (gm(x), gm(x))[1],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_computes_what_its_graph_says(way):
+    gm, x = sine(), torch.randn(3)
+    assert not has_code(gm)
+    assert torch.equal(WAYS[way](gm, x), x.sin())
+
+
+@pytest.mark.parametrize("text", [str, lambda gm: gm.code, lambda gm: gm.print_readable(print_output=False)])
+def test_shows_its_code(text):
+    assert "aten.sin" in text(sine())
+
+
+@pytest.mark.parametrize("is_called", [False, True])
+@pytest.mark.parametrize("change", [renew_code, GraphModule.recompile, lambda gm: setattr(gm, "graph", gm.graph)])
+def test_changes_of_the_graph_count(is_called, change):
+    gm, x = sine(), torch.randn(3)
+    if is_called:
+        gm(x)
+    gm.graph.find_nodes(op="call_function", target=torch.ops.aten.sin.default)[0].target = torch.ops.aten.cos.default
+    change(gm)
+    assert torch.equal(gm(x), x.cos())
+
+
+def test_another_forward_may_be_set():
+    gm = sine()
+    gm.forward = lambda x: x + 1
+    assert torch.equal(gm(torch.zeros(2)), torch.ones(2))
+
+
+def test_attributes_are_modules_and_constants_of_the_root():
+    root = torch.nn.Linear(2, 2)
+    graph = Graph()
+    graph.output(graph.get_attr("weight"))
+    gm = graph_module(root, graph)
+    assert gm() is root.weight
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = gm.nothing
+
+
+def test_code_is_generated_for_nobody():
+    given = []
+
+    def compiler(gm, inputs):
+        given.append(has_code(gm))
+        return torch.fx.Interpreter(gm).run
+
+    fast = aotkit.compile(lambda x: x.sin().sum(), backend=compiler, partition="nx_min_cut")
+    x = torch.randn(3, requires_grad=True)
+    fast(x).backward()
+    assert torch.allclose(x.grad, x.cos())
+    assert given == [False, False]

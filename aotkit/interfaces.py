@@ -81,6 +81,7 @@ class Partitioner(Protocol):
 
     What it leaves on the nodes of its graphs, `Graphs` show: in `meta["saved_because"]` of a node that forward saves,
     the reason, a few words; in `meta["recompute_seconds"]` of one that backward repeats, what it expects that to take.
+    In `joint.meta["choice_seconds"]` it may leave the CPU time in which it chose what to save, for benchmarks.
     """
 
     def __call__(

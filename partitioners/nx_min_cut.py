@@ -24,6 +24,7 @@ The backward graph then computes cheap values in each kernel that reads them, wh
 
 import gc
 import logging
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -140,9 +141,11 @@ def _split(
         sides = classify(joint, num_fwd_outputs)
         if not sides.backward:
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+        start = time.process_time()
         values = values_of(joint, sides)
         with _explained(values):
             saved = [values.nodes[i] for i in sorted(choose(values, sides))]
+        joint.meta["choice_seconds"] = time.process_time() - start
         forward, backward = extract_forward_backward(joint, saved, num_fwd_outputs=num_fwd_outputs)
         compute_where_read(backward)
         lower_peak(backward, sides)

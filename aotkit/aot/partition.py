@@ -7,6 +7,7 @@ below 1 recomputes from inputs that the function has changed since (running stat
 """
 
 import operator
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -224,6 +225,7 @@ def _mended_partitioners() -> Iterator[None]:
 
 def _choose_savable_values(graph: Graph, info: Any, memory_budget: float = 1) -> list[Node]:
     """`choose_saved_values_set`, but only draws tagged by `torch.utils.checkpoint`, which replays them, run again."""
+    start = time.process_time()
     _own_draws_of_backward(graph, info)
     _keep_readers_of_mutated_inputs(graph)
     for node in graph.nodes:
@@ -235,6 +237,7 @@ def _choose_savable_values(graph: Graph, info: Any, memory_budget: float = 1) ->
         is_tuple = isinstance(node.meta.get("val"), tuple | list)
         items = [user for user in node.users if is_tensor(user)] if is_tuple else [node]
         saved.update(dict.fromkeys(source for item in items for source in _in_memory(item)))
+    graph.owning_module.meta["choice_seconds"] = time.process_time() - start  # type: ignore[union-attr]
     return list(saved)
 
 

@@ -128,11 +128,12 @@ def joint_of(model: str, decompositions: Decompositions, random: Randomness = "s
 def judged(row: Row, partition: Partitioner, joint: Joint) -> Row:
     """Fill a row: what a partitioner makes of a joint graph, or why it fails."""
 
-    def timed(*args: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
+    def timed(gm: GraphModule, *args: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
         gc.collect()  # what others have left behind is not its work
         start = time.process_time()
-        parts = partition(*args, **keywords)
-        row.solve_seconds = time.process_time() - start
+        parts = partition(gm, *args, **keywords)
+        row.seconds = time.process_time() - start
+        row.choice_seconds = gm.meta.get("choice_seconds")
         return parts
 
     try:

@@ -11,7 +11,7 @@ from aotkit.benchmark.outcome import Outcome
 
 HEADING = (
     "model", "partition", "saved", "peak", "fused peak", "kernels", *(f"{name} ms" for name in DEVICES),
-    "repeated", "redrawn", "solve s",
+    "repeated", "redrawn", "choice s", "all s",
 )  # fmt: skip
 RIGHT = [False, False, *[True] * (len(HEADING) - 2)]  # aligned right
 EXPLANATION = (
@@ -19,8 +19,8 @@ EXPLANATION = (
     "alive at a time, operator by operator, outputs and gradients included; fused: if all between matrix products and "
     "the like is one kernel. ms: estimated time of the fused kernels of forward and backward. repeated: GFLOP of "
     "matrix products, convolutions and attention that backward runs again. redrawn: random operators that backward "
-    "runs again, with other numbers: gradients are wrong. solve: CPU time of the partitioner. impossible: so are "
-    "smaller limits, which are left out."
+    "runs again, with other numbers: gradients are wrong. choice: CPU time in which the partitioner chose what to "
+    "save, if it says so; all: of all that it did. impossible: so are smaller limits, which are left out."
 )
 WIDTH = 118
 
@@ -32,13 +32,15 @@ class Row(Outcome):
     Attributes:
         partition: the partitioner's name; "" if the model cannot be had.
         nodes: of the joint graph.
-        solve_seconds: CPU time of the process while the partitioner ran.
+        choice_seconds: CPU time in which the partitioner chose what to save, as it says.
+        seconds: CPU time of the process while the partitioner ran.
     """
 
     model: str
     partition: str = ""
     nodes: int = 0
-    solve_seconds: float | None = None
+    choice_seconds: float | None = None
+    seconds: float | None = None
     evaluation: Evaluation | None = None
 
 
@@ -100,5 +102,6 @@ def _cells(row: Row) -> tuple[str, ...]:
         *(f"{found.seconds[name] * 1e3:.2f}" for name in DEVICES),
         f"{found.repeated_flops / 1e9:,.0f}" if found.repeated else "",
         str(found.redrawn) if found.redrawn else "",
-        f"{row.solve_seconds:.2f}",
+        "" if row.choice_seconds is None else f"{row.choice_seconds:.2f}",
+        f"{row.seconds:.2f}",
     )

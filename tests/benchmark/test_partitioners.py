@@ -43,7 +43,7 @@ def test_the_table_has_a_row_for_each_partitioner_and_budget(small, capsys):
     assert all(name in heading for name in HEADING)
     for name in [*aotkit.list_partitioners(), *BUDGETS]:
         (row,) = [row for row in rows if row.startswith(f"{small}  {name}  ")]
-        assert len(row.split()) >= len(HEADING) - 2
+        assert len(row.split()) >= len(HEADING) - 3
 
 
 def test_json_has_what_was_found_in_bytes_and_seconds(small, capsys):
@@ -57,7 +57,17 @@ def test_json_has_what_was_found_in_bytes_and_seconds(small, capsys):
     assert default["saved_bytes"] > recomputed["saved_bytes"]
     assert default["repeated_flops"] == 0 < recomputed["repeated_flops"]
     assert set(default["seconds"]) == {device["name"] for device in found["devices"]}
-    assert all(row["solve_seconds"] > 0 and row["problem"] is None for row in found["rows"])
+    assert all(row["seconds"] > 0 and row["problem"] is None for row in found["rows"])
+
+
+def test_it_tells_how_long_each_took_to_choose(small, capsys):
+    partitions = "default,min_cut,min_cut budget 0.5,nx_min_cut,nx_min_cut budget 0.5,nx_min_cut peak 0.9"
+    assert main(["bench", "partitioners", "--models", small, "--partitions", partitions, "--json"]) == 0
+    for row in json.loads(capsys.readouterr().out)["rows"]:
+        if row["partition"] == "default":
+            assert row["choice_seconds"] is None
+        else:
+            assert 0 < row["choice_seconds"] < row["seconds"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
 
-from aotkit.aot import boxed
+from aotkit.aot import boxed, graph_module
 from aotkit.calls import Boxed, Product, results_of
 from aotkit.inspection.nodes import producer
 from aotkit.launches import Sequential
@@ -59,7 +59,7 @@ def subgraph(gm: GraphModule, nodes: Iterable[Node], inputs: Sequence[Node], out
     for node in sorted(nodes | called):
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[n] if isinstance(n, Node) else n for n in outputs))
-    return GraphModule(gm, graph)
+    return graph_module(gm, graph)
 
 
 def parts_in_order(gm: GraphModule, ops: Operations, regions: Sequence[Part]) -> list[Part]:

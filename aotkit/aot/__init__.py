@@ -31,7 +31,7 @@ from aotkit.aot.environment import (
     without_saved_tensor_hooks,
 )
 from aotkit.aot.fakes import Fakes
-from aotkit.aot.graph_modules import scriptable
+from aotkit.aot.graph_modules import graph_module, scriptable
 from aotkit.aot.graphs import (
     boxed,
     copy_graph,
@@ -99,6 +99,7 @@ __all__ = [
     "environment",
     "generators_of",
     "gradient_uses",
+    "graph_module",
     "has_torch_operators",
     "is_data_dependent",
     "is_foreign_tensor",

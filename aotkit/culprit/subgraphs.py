@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from aotkit.aot import JOINT_TAGS
+from aotkit.aot import JOINT_TAGS, graph_module
 from aotkit.inspection.nodes import operator_name
 
 # Operators whose results have no values yet.
@@ -63,4 +63,4 @@ def extract(
             copies[node] = graph.node_copy(node, copies.__getitem__)
             copies[node].meta = {k: v for k, v in node.meta.items() if k in ("stack_trace", "val", *JOINT_TAGS)}
     graph.output(tuple(None if n is None else copies[n] for n in outputs))
-    return GraphModule(gm, graph)
+    return graph_module(gm, graph)

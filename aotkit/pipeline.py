@@ -16,7 +16,6 @@ from aotkit.aot import (
     gradient_uses,
     outside_fake_mode,
     promise_strides,
-    scriptable,
     separate_gradients,
     sparing_retained,
     sparse_nodes,
@@ -72,7 +71,7 @@ class Pipeline:
         self._num_outputs = kwargs["num_fwd_outputs"]
         with self._blame(f"partitioner {self._new_graphs.keywords['partition']!r}", "joint", self._joint):
             parts = self._partition(joint, joint_inputs, **kwargs)
-            forward, backward = map(scriptable, self._two_graphs(parts))
+            forward, backward = self._two_graphs(parts)
             _same_saved_values(forward, backward, kwargs["num_fwd_outputs"], len(joint_inputs[1]))
         copy_saved_mutated_inputs(forward, kwargs["num_fwd_outputs"])
         separate_gradients(backward)
@@ -96,7 +95,6 @@ class Pipeline:
     ) -> Callable[..., Any]:
         num_outputs = self._num_outputs
         if num_outputs is None:  # no joint graph: inference
-            gm = scriptable(gm)
             self._refuse_sparse(gm)
             num_outputs = len(results_of(gm))
         else:

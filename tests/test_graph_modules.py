@@ -1,16 +1,14 @@
 """Graphs get their Python code when it is asked for, by whatever way a compiler may ask."""
 
-import copy
-import io
-import pickle
-
 import pytest
 import torch
+from functorch.compile import ts_compile
 from torch.fx import Graph, GraphModule, symbolic_trace
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import aotkit
 from aotkit.aot.graph_modules import graph_module, has_code, renew_code
+from tests.test_copying import COPIES
 
 
 def sine() -> GraphModule:
@@ -20,26 +18,12 @@ def sine() -> GraphModule:
     return graph_module({}, graph)
 
 
-def pickled(gm):
-    return pickle.loads(pickle.dumps(gm))
-
-
-def loaded(gm):
-    file = io.BytesIO()
-    torch.save(gm, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
-
-
 WAYS = {
     "called": lambda gm, x: gm(x),
     "forward": lambda gm, x: gm.forward(x),
     "class": lambda gm, x: type(gm).forward(gm, x),
     "traced": lambda gm, x: symbolic_trace(gm)(x),
-    "copied": lambda gm, x: copy.copy(gm)(x),
-    "deeply_copied": lambda gm, x: copy.deepcopy(gm)(x),
-    "pickled": lambda gm, x: pickled(gm)(x),
-    "saved": lambda gm, x: loaded(gm)(x),
+    **{name: lambda gm, x, make=make: make(gm)(x) for name, make in COPIES.items()},
     "dynamo": lambda gm, x: torch.compile(gm, backend="eager", fullgraph=True)(x),
     "make_fx": lambda gm, x: make_fx(gm)(x)(x),
     "functional": lambda gm, x: torch.func.functional_call(gm, {}, x),
@@ -100,3 +84,13 @@ def test_code_is_generated_for_nobody():
     fast(x).backward()
     assert torch.allclose(x.grad, x.cos())
     assert given == [False, False]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:The TorchScript type system:UserWarning")
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_compiler_may_script_what_it_traces_itself(requires_grad):
+    def compiler(gm, inputs):
+        return ts_compile(make_fx(gm)(*inputs), inputs)
+
+    x = torch.rand(3, requires_grad=requires_grad)
+    assert torch.allclose(aotkit.compile(lambda x: x.sin().cos(), backend=compiler)(x), x.sin().cos())

@@ -31,7 +31,7 @@ from aotkit.aot.environment import (
     without_saved_tensor_hooks,
 )
 from aotkit.aot.fakes import Fakes
-from aotkit.aot.graph_modules import graph_module, scriptable
+from aotkit.aot.graph_modules import graph_module
 from aotkit.aot.graphs import (
     boxed,
     copy_graph,
@@ -121,7 +121,6 @@ __all__ = [
     "random_states",
     "run_watched",
     "scalars_on",
-    "scriptable",
     "separate_gradients",
     "set_random_states",
     "sparing_retained",

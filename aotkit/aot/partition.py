@@ -258,6 +258,8 @@ def _read_unused_draws(joint: GraphModule) -> None:
 def draw_once(forward: GraphModule, backward: GraphModule) -> tuple[GraphModule, GraphModule]:
     """Leave every draw in one graph only: dead code that draws is kept by torch, and moves the generator on.
 
+    The graphs come back in modules that can be scripted.
+
     Raises:
         CompileError: a draw is used by both graphs, which would then see different numbers.
     """

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
-from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.traceback import preserve_node_meta
 
 from aotkit.aot.overlap import correct_overlap
@@ -160,8 +159,7 @@ def settings() -> Iterator[None]:
     # While a tracing context is active, this tells torch to keep random operators whose results nobody uses: they move
     # the generator on, so without them all later draws of the program would be others than in eager.
     correct_overlap()
-    without_code = _use_lazy_graph_module(True)  # torch generates that after each step, and nobody runs it
-    with config.patch(settings), inductor_config.patch(fallback_random=True), correct_recurrent_layers(), without_code:
+    with config.patch(settings), inductor_config.patch(fallback_random=True), correct_recurrent_layers():
         yield
 
 

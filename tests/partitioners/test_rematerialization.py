@@ -85,20 +85,19 @@ def test_the_choice_at_a_price_is_the_best(seed):
     for _ in range(60):
         tradeoff = random_tradeoff(draw, 9)
         choices = all_choices(tradeoff)
-        if not choices:
-            with pytest.raises(Impossible):
-                tradeoff.best(Fraction(0))
-        for price in (
-            Fraction(0),
-            Fraction(1, 1000),
-            Fraction(1, draw.randint(1, 20)),
-            Fraction(draw.randint(1, 1000)),
-        ):
-            if choices:
-                found = tradeoff.best(price, draw.randint(0, len(tradeoff.kept)))
-                assert found.time + price * found.kept == min(c.time + price * c.kept for c in choices)
-                again = tradeoff.choice(found.saved)
-                assert (again.time, again.kept) == (found.time, found.kept)
+        for price in (0, Fraction(1, 1000), Fraction(1, draw.randint(1, 20)), draw.randint(1, 1000)):
+            assert_best(tradeoff, choices, Fraction(price), draw.randint(0, len(tradeoff.kept)))
+
+
+def assert_best(tradeoff, choices, price, split):
+    if not choices:
+        with pytest.raises(Impossible):
+            tradeoff.best(price, split)
+        return
+    found = tradeoff.best(price, split)
+    assert found.time + price * found.kept == min(c.time + price * c.kept for c in choices)
+    again = tradeoff.choice(found.saved)
+    assert (again.time, again.kept) == (found.time, found.kept)
 
 
 def random_tradeoff(draw, most):

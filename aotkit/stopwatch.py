@@ -14,7 +14,7 @@ from aotkit.launches import Around
 
 MOST_HIDDEN_SECONDS = 0.05  # of launching
 FLUSH_BYTES = 256 * 2**20  # more than the L2 cache of any GPU
-FLUSH_SECONDS = 5e-5  # no GPU is faster
+FLUSH_SECONDS = 3e-5  # no GPU is faster
 
 Run = Callable[[Around], Sequence[Any]]
 
@@ -67,15 +67,20 @@ class _CpuClock:
 
 
 class Flush:
-    """Overwrites the L2 cache of a GPU, which is busy with that meanwhile."""
+    """Reads so much that nothing else stays in the L2 cache of a GPU, which is busy with that meanwhile.
+
+    It writes nothing: what it left there to be written back would be charged to what is timed, the more the more that
+    reads. On an H200 reading 64 MiB then took 24.2 us instead of 18.4, copying half of it 20.3 instead of 17.7.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self._memory = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
+        self._memory = torch.zeros(FLUSH_BYTES // 4, device=device)
+        self._sum = torch.zeros((), device=device)
 
     def __call__(self, seconds: float) -> None:
         """Once, and then again for as many seconds or more: what is launched meanwhile waits, as in a queue."""
         for _ in range(1 + math.ceil(seconds / FLUSH_SECONDS)):
-            self._memory.zero_()
+            torch.sum(self._memory, 0, out=self._sum)
 
 
 def events() -> tuple[Any, Any]:

@@ -32,6 +32,8 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from aotkit.aot.cpu_numbers import leave_numbers_to_kernels
+from aotkit.aot.dependent_launches import dependent_launches
+from aotkit.aot.early_lookups import early_lookups
 from aotkit.aot.eight_bits import with_right_bytes
 from aotkit.aot.extrema import extrema_in_one_instruction
 from aotkit.aot.gathered import stored_gathers
@@ -56,7 +58,7 @@ RANDOM = {"fallback_random": True}
 # What is done otherwise than Inductor does while it writes kernels.
 KERNELS: Sequence[Callable[[], AbstractContextManager[None]]] = (
     without_stored_random_bits, whole_rows, mixed_reductions, stored_gathers, extrema_in_one_instruction,
-    quick_softmax_sums,
+    quick_softmax_sums, early_lookups, dependent_launches,
 )  # fmt: skip
 # Operators that Inductor leaves to libraries, which round their inputs and results.
 _STORING = {getattr(torch.ops.aten, name) for name in ("mm", "addmm", "bmm", "baddbmm", "convolution")}

@@ -7,6 +7,7 @@ from torch._inductor.codegen.triton import TritonKernel
 from torch._inductor.runtime.hints import AttrsDescriptorWrapper, DeviceProperties
 from torch._inductor.virtualized import V
 
+from aotkit.aot.dependent_launches import beginning
 from aotkit.aot.partial_sums import SumKernel
 
 WARPS = 4
@@ -52,6 +53,7 @@ def _source(name: str, kernel: SumKernel) -> str:
         "num_reduction": 1,
         **_kernels.inductor_meta_common(),
     }
+    first = "".join(f"    {statement}\n" for statement in beginning())
     return f"""{_kernels.gen_common_triton_imports()}
 triton_helpers.set_driver_to_gpu()
 
@@ -61,4 +63,4 @@ triton_helpers.set_driver_to_gpu()
     triton_meta={triton_meta!r},
     inductor_meta={inductor_meta!r},
 )
-@triton.jit{kernel.code.format(name=name)}"""
+@triton.jit{kernel.code.format(name=name, beginning=first)}"""

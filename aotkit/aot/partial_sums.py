@@ -47,7 +47,7 @@ class SumKernel:
     """A Triton kernel that adds up.
 
     Attributes:
-        code: with `{name}` for its name.
+        code: with `{name}` for its name, and `{beginning}` for the statements with which a kernel has to begin.
         signature: type of each argument, by its name.
         block: elements of a program.
     """
@@ -115,7 +115,7 @@ def _kernel(parts: Parts, types: Sequence[str]) -> SumKernel:
     )
     code = f"""
 def {{name}}(in_ptr0, {", ".join(results)}, xnumel, XBLOCK: tl.constexpr):
-    which = tl.program_id(0) * XBLOCK // {parts.width}
+{{beginning}}    which = tl.program_id(0) * XBLOCK // {parts.width}
     column = tl.program_id(0) * XBLOCK % {parts.width} + tl.arange(0, XBLOCK)[None, :]
     of_one = in_ptr0 + ({parts.first} + which) * {parts.number * parts.width}
     partly = tl.full([{at_once}, XBLOCK], 0, tl.float32)

@@ -6,15 +6,23 @@ between. On an H200 under torch 2.11, float16 of [2, 4096, 4096]: layer norm of 
 of 76.1, softmax 39.3 instead of 81.6.
 """
 
+import math
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch._inductor.config as config
 from torch._inductor.choices import InductorChoices
+from torch._inductor.codegen.triton import FixedTritonConfig
 from torch._inductor.runtime.hints import ReductionHint
+from torch._inductor.runtime.runtime_utils import next_power_of_2
 from torch._inductor.virtualized import V
 
 LONGEST = 16384  # elements: 32 of each of 512 threads
+SHORTEST = 1024  # of which programs take one at a time
+WARP_BYTES = 32 * 128  # loaded by a warp at most
+MOST_WARPS = 32
+_KINDS = {"mix_order_reduction", "is_combo_kernel"}  # of kernels whose programs are chosen elsewhere
 
 
 class WholeRows(InductorChoices):
@@ -27,11 +35,47 @@ class WholeRows(InductorChoices):
             return bool(V.graph.sizevars.statically_known_leq(features.reduction_numel, LONGEST))
         return InductorChoices.should_use_persistent_reduction(features, cooperative_reduction)
 
+    def triton_kernel_kwargs(self, kernel_cls: Any, features: Any, groups: Any, kernel_kwargs: Any) -> Any:
+        known = super().triton_kernel_kwargs(kernel_cls, features, groups, kernel_kwargs)
+        if _is_tuned() or known.keys() & _KINDS or groups[0].keys() != {"x", "r0_"} or stores_rows(features):
+            return known
+        width = V.graph.sizevars.optimization_hint(features.reduction_numel, fallback=0)
+        if width < SHORTEST or features.numel == 1 or not self.should_use_persistent_reduction(features, False):
+            return known
+        return {**known, "fixed_config": FixedTritonConfig({"XBLOCK": 1, "num_warps": warps(_row_bytes(features))})}
+
+
+def warps(nbytes: float) -> int:
+    """Of a program that loads so many bytes and does little else."""
+    return min(int(next_power_of_2(math.ceil(nbytes / WARP_BYTES))), MOST_WARPS)
+
+
+def _is_tuned() -> bool:
+    """Whether the user has Inductor find out."""
+    return bool(config.max_autotune or config.coordinate_descent_tuning or config.triton.multi_kernel)
+
+
+def _row_bytes(features: Any) -> float:
+    nodes = features.scheduler_nodes()
+    reads = {read.name: read for read in _of_rows(features, (r for node in nodes for r in node.read_writes.reads))}
+    rows: int = V.graph.sizevars.optimization_hint(features.numel)
+    return float(sum(read.numbytes_hint() for read in reads.values())) / rows
+
 
 def _reads_rows(features: Any) -> bool:
     """Whether what is reduced is read, more than one value for each row."""
-    reads = (read for node in features.reduction_nodes() for read in node.read_writes.reads)
-    return any(not V.graph.sizevars.statically_known_leq(read.get_numel(), features.numel) for read in reads)
+    return any(_of_rows(features, (read for node in features.reduction_nodes() for read in node.read_writes.reads)))
+
+
+def stores_rows(features: Any) -> bool:
+    """Whether a kernel that reduces rows stores more than one value for each."""
+    return any(_of_rows(features, (write for node in features.scheduler_nodes() for write in node.read_writes.writes)))
+
+
+def _of_rows(features: Any, accesses: Iterable[Any]) -> Iterator[Any]:
+    """Those of more than one value for each row."""
+    sizevars = V.graph.sizevars
+    return (access for access in accesses if not sizevars.statically_known_leq(access.get_numel(), features.numel))
 
 
 def whole_rows() -> AbstractContextManager[None]:

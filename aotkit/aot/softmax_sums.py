@@ -14,7 +14,8 @@ from unittest.mock import patch
 
 import torch._inductor.config as config
 from torch._inductor.codegen.triton import TritonKernel
-from torch._inductor.virtualized import V
+
+from aotkit.aot.row_reductions import stores_rows
 
 _reduction: Any = TritonKernel.reduction
 FAST = {"use_fast_math": True}  # nothing but exponentials
@@ -28,12 +29,6 @@ def quick_softmax_sums() -> Iterator[None]:
 
 
 def _reduce(kernel: Any, dtype: Any, src_dtype: Any, reduction_type: str, value: Any) -> Any:
-    is_quick = reduction_type == "online_softmax_reduce" and not _stores_rows(kernel.features)
+    is_quick = reduction_type == "online_softmax_reduce" and not stores_rows(kernel.features)
     with config.patch(FAST if is_quick else {}):
         return _reduction(kernel, dtype, src_dtype, reduction_type, value)
-
-
-def _stores_rows(features: Any) -> bool:
-    """Whether a kernel that reduces rows stores more than one value for each."""
-    stores = (write for node in features.scheduler_nodes() for write in node.read_writes.writes)
-    return any(not V.graph.sizevars.statically_known_leq(write.get_numel(), features.numel) for write in stores)

@@ -1,6 +1,8 @@
 """How Inductor reduces on a GPU. That its kernels are right is tested with those of all patterns."""
 
 import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -23,11 +25,16 @@ from torch._inductor.virtualized import V
 
 import aotkit
 from aotkit.aot import gathered, mixed_reductions
+from aotkit.aot.early_lookups import lookups_first
 from aotkit.aot.mixed_reductions import programs
 from aotkit.aot.partial_sums import added_up, kernel_that_adds_up, nodes_added_up
-from aotkit.aot.row_reductions import whole_rows
+from aotkit.aot.row_reductions import warps, whole_rows
 
 H200 = 132  # multiprocessors
+
+
+def is_hopper():
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 
 
 @pytest.fixture
@@ -191,6 +198,77 @@ def softmax(x):
     return x.softmax(-1)
 
 
+LOADS = ["tmp0 = tl.load(in_ptr0 + (r0_1 + 4096*x0), None)", "tmp1 = tl.load(in_ptr1 + (x0), xmask)"]
+REDUCTION = [
+    "tmp2 = tl.broadcast_to(tmp0, [XBLOCK, R0_BLOCK])",
+    "tmp3_val, tmp3_idx = triton_helpers.max_with_index(tmp2, r0_index, 1)",
+    "tmp3 = tmp3_idx[:, None]",
+]
+INDEX = ["tmp5 = tmp1 + 4096"]
+ASSERTION = ['tl.device_assert((0 <= tmp5) & (tmp5 < 4096), "index out of bounds: 0 <= tmp5 < 4096")']
+LOOKUP = ["tmp6 = tl.load(in_ptr0 + (tmp5 + 4096*x0), {}, eviction_policy='evict_last').to(tl.float32)"]
+REST = [
+    "tmp7 = tmp6 - tmp3",
+    "tmp8 = tl.load(in_ptr2 + (tmp3.to(tl.int64)), None)",  # needs what is reduced
+    "tmp9 = tl.load(in_ptr2 + (r0_1 + 4096*tmp1), None)",  # a row of its own, which would wait in registers
+]
+
+
+@pytest.mark.parametrize(
+    ("mask", "checked"),
+    [("None", "((0 <= tmp5) & (tmp5 < 4096))"), ("xmask", "xmask & ((0 <= tmp5) & (tmp5 < 4096))")],
+)
+def test_what_is_looked_up_for_a_row_is_looked_up_before_it_is_reduced(mask, checked):
+    lookup, safe = ([line.format(m) for line in LOOKUP] for m in (mask, checked))
+    assert lookups_first([*REDUCTION, *INDEX, *lookup, *REST], LOADS) == [*INDEX, *lookup, *REDUCTION, *REST]
+    found = lookups_first([*REDUCTION, *INDEX, *ASSERTION, *lookup, *REST], LOADS)
+    assert found == [*INDEX, *safe, *REDUCTION, *ASSERTION, *REST]
+    for others in ([*REDUCTION, *REST[1:]], [*REDUCTION, "if tmp1:", "    tmp4 = 1", *INDEX, *lookup]):
+        assert lookups_first(others, LOADS) == others
+
+
+@pytest.mark.parametrize(("nbytes", "expected"), [(2048, 1), (8192, 2), (24576, 8), (49152, 16), (2**20, 32)])
+def test_programs_that_only_load_a_row_have_few_threads(nbytes, expected):
+    assert warps(nbytes) == expected
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_target_that_is_no_class_is_an_error():
+    code = """
+import torch, aotkit
+x, targets = torch.randn(4096, 4096, device="cuda"), torch.full((4096,), 4096, device="cuda")
+loss = aotkit.compile(torch.nn.functional.cross_entropy, backend="inductor", check=False)
+print("found", loss(x, targets).item())
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode
+    assert "found" not in found.stdout
+    assert "index out of bounds: 0 <= " in found.stderr
+
+
+@pytest.mark.skipif(not is_hopper(), reason="needs a CUDA device of compute capability 9.0")
+@pytest.mark.parametrize("backend", ["inductor", "cudagraphs:inductor"])
+def test_kernels_that_begin_while_another_one_ends_read_what_it_has_written(backend):
+    def function(x, weight, bias, targets):
+        logits = F.layer_norm((x @ weight + bias).relu(), bias.shape, bias)
+        return F.cross_entropy(logits, targets)
+
+    fast = aotkit.compile(function, backend=backend, partition="nx_min_cut")
+    weight = torch.randn(1024, 1024, device="cuda").requires_grad_()
+    bias = torch.randn(1024, device="cuda").requires_grad_()
+    targets = torch.randint(1024, (4096,), device="cuda")
+    for _ in range(20):
+        x = torch.randn(4096, 1024, device="cuda").requires_grad_()
+        leaves = x, weight, bias
+        found, expected = (
+            [y, *torch.autograd.grad(y, leaves)] for y in (f(*leaves, targets) for f in (fast, function))
+        )
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    for launched in fast.explain(*leaves, targets).kernels.kernels:
+        code = launched.kernel.code
+        assert ("launch_dependents()" in code) == ("gdc_wait()" in code) == ("@triton.jit" in code)
+
+
 PARTS = """
 first = parts[0 * {number} * {width} : (0 + 1) * {number} * {width}].view({number}, {width}).sum(dim=0)
 second = parts[1 * {number} * {width} : (1 + 1) * {number} * {width}].view({number}, {width}).sum(dim=0)
@@ -242,7 +320,7 @@ def test_torch_compile_is_left_alone(device):
         functions = StorageBox.should_realize_on_reuse, StorageBox.has_exceeded_max_reads, MixOrderReduction.can_fuse
         functions += lowering._make_reduction_inner, InductorChoices.can_fuse
         functions += TritonOverrides.maximum, triton_code.get_triton_reduction_function, TritonKernel.reduction
-        functions += (TritonKernel.codegen_body,)
+        functions += TritonKernel.codegen_body, TritonKernel._filter_pdl, TritonKernel._handle_pdl_after_load
         functions += Scheduler.fuse_nodes, SIMDScheduling.codegen_mix_order_reduction, CSEProxy.partial_accumulate
         return *functions, type(V.choices)
 

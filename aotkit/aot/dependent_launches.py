@@ -41,14 +41,19 @@ def dependent_launches() -> Iterator[None]:
 
 def beginning() -> list[str]:
     """The statements with which a kernel has to begin, however it is launched."""
-    return [_kernels.GDC_LAUNCH, _kernels.GDC_WAIT] if _is_possible() else []
+    return [_kernels.GDC_LAUNCH, _kernels.GDC_WAIT] if _is_supported() else []
+
+
+def _is_supported() -> bool:
+    """Wrappers in C++ launch kernels in a way of their own."""
+    return bool(_is_possible()) and not V.graph.cpp_wrapper
 
 
 def _is_dependent() -> bool:
     """Whether the kernel that is being written is launched while the one before it ends."""
     numels = getattr(V.kernel, "numels", {})  # without, it is one of ours, which are short
     numel = V.graph.sizevars.optimization_hint(sympy.prod(numels.values()), fallback=SHORT + 1)
-    return bool(_is_possible()) and numel <= SHORT
+    return _is_supported() and numel <= SHORT
 
 
 def _begin(kernel: Any, body: Any) -> None:

@@ -37,7 +37,8 @@ class WholeRows(InductorChoices):
 
     def triton_kernel_kwargs(self, kernel_cls: Any, features: Any, groups: Any, kernel_kwargs: Any) -> Any:
         known = super().triton_kernel_kwargs(kernel_cls, features, groups, kernel_kwargs)
-        if _is_tuned() or known.keys() & _KINDS or groups[0].keys() != {"x", "r0_"} or stores_rows(features):
+        is_plain = groups[0].keys() == {"x", "r0_"} and not known.keys() & _KINDS and not V.graph.cpp_wrapper
+        if not is_plain or _is_tuned() or stores_rows(features):
             return known
         width = V.graph.sizevars.optimization_hint(features.reduction_numel, fallback=0)
         if width < SHORTEST or features.numel == 1 or not self.should_use_persistent_reduction(features, False):

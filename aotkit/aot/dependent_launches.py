@@ -1,10 +1,11 @@
 """A GPU prepares a short kernel while the one before it ends: programmatic dependent launches, from Hopper on.
 
-Each kernel says as it begins that the next one may be launched, and waits, before it touches memory, until the one
-before it has finished and what that has written can be seen. So nothing is computed in another order; what is saved is
-the way from one kernel to the next. Only short kernels are launched so: where programs are as many as multiprocessors,
-those that come early would share the first ones that are free. On an H200, with backward in float16 of [8, 512, 1024],
-layer norm of a sum takes 28.3 us instead of 31.5, and 39.2 if all kernels are launched so.
+The kernel before it says as it begins that the next one may be launched. That one waits, before it touches memory,
+until the one before has finished and what it has written can be seen. So nothing is computed in another order; what is
+saved is the way from one kernel to the next. Only short kernels are launched so: where programs are as many as
+multiprocessors, those that come early would share the first ones that are free. On an H200, with backward in float16 of
+[8, 512, 1024], layer norm of a sum takes 28.3 us instead of 31.5, and 39.2 if all kernels are launched so. Kernels that
+have no part in this have none of its instructions, which cost each program a moment.
 
 Inductor can launch its kernels so (`triton.enable_pdl`, switched off), but looks for the last place where each may
 wait, which under torch 2.11 gave wrong gradients here.
@@ -12,12 +13,14 @@ wait, which under torch 2.11 gave wrong gradients here.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
 import sympy  # type: ignore[import-untyped]
 import torch._inductor.config as config
 from torch._inductor.codegen.triton import TritonKernel
+from torch._inductor.scheduler import FusedSchedulerNode, SchedulerNode
 from torch._inductor.virtualized import V
 
 _OPTION = {"triton.enable_pdl": True}
@@ -39,25 +42,45 @@ def dependent_launches() -> Iterator[None]:
         yield
 
 
-def beginning() -> list[str]:
-    """The statements with which a kernel has to begin, however it is launched."""
-    return [_kernels.GDC_LAUNCH, _kernels.GDC_WAIT] if _is_supported() else []
+def beginning(*, waits: bool, is_followed: bool) -> list[str]:
+    """The statements with which a kernel has to begin.
+
+    Args:
+        waits: it is launched early, by `launch_pdl` of its `triton_meta`.
+        is_followed: the next kernel may be.
+    """
+    return [_kernels.GDC_LAUNCH] * is_followed + [_kernels.GDC_WAIT] * waits
 
 
-def _is_supported() -> bool:
-    """Wrappers in C++ launch kernels in a way of their own."""
+def is_supported() -> bool:
+    """By the GPU, and by the code that launches: wrappers in C++ do it in a way of their own."""
     return bool(_is_possible()) and not V.graph.cpp_wrapper
 
 
+def _a_short_one_follows() -> bool:
+    """Whether the kernel after the one that is being written is short."""
+    scheduler = V.graph.scheduler
+    found = (after for node, after in pairwise(scheduler.nodes) if node is scheduler.current_node)
+    kinds = SchedulerNode, FusedSchedulerNode
+    return any(isinstance(node, kinds) and node.is_gpu() and _is_short(node.group[1]) for node in found)
+
+
+def _is_short(numels: Any) -> bool:
+    return bool(V.graph.sizevars.optimization_hint(sympy.prod(numels), fallback=SHORT + 1) <= SHORT)
+
+
 def _is_dependent() -> bool:
-    """Whether the kernel that is being written is launched while the one before it ends."""
-    numels = getattr(V.kernel, "numels", {})  # without, it is one of ours, which are short
-    numel = V.graph.sizevars.optimization_hint(sympy.prod(numels.values()), fallback=SHORT + 1)
-    return _is_supported() and numel <= SHORT
+    """Whether the kernel that is being written is launched early."""
+    kernel = V.kernel
+    is_whole = isinstance(kernel, TritonKernel) and not kernel.is_combo_kernel
+    return is_whole and is_supported() and _is_short(kernel.numels.values())
 
 
 def _begin(kernel: Any, body: Any) -> None:
-    body._lines[:0] = beginning()
+    if kernel.is_combo_kernel:
+        return
+    is_followed = kernel.mix_order_reduction or _a_short_one_follows()  # what adds up sums is
+    body._lines[:0] = beginning(waits=kernel.triton_meta["launch_pdl"], is_followed=is_supported() and is_followed)
 
 
 def _nothing(kernel: Any, *where: Any, **what: Any) -> None:

@@ -7,7 +7,7 @@ from torch._inductor.codegen.triton import TritonKernel
 from torch._inductor.runtime.hints import AttrsDescriptorWrapper, DeviceProperties
 from torch._inductor.virtualized import V
 
-from aotkit.aot.dependent_launches import beginning
+from aotkit.aot.dependent_launches import beginning, is_supported
 from aotkit.aot.partial_sums import SumKernel
 
 WARPS = 4
@@ -42,6 +42,7 @@ def _source(name: str, kernel: SumKernel) -> str:
         "constants": {},
         "configs": [aligned],
         **_kernels.triton_meta_common(),
+        "launch_pdl": is_supported(),  # these are short
     }
     inductor_meta = {
         "grid_type": "Grid1D",
@@ -53,7 +54,8 @@ def _source(name: str, kernel: SumKernel) -> str:
         "num_reduction": 1,
         **_kernels.inductor_meta_common(),
     }
-    first = "".join(f"    {statement}\n" for statement in beginning())
+    statements = beginning(waits=is_supported(), is_followed=is_supported())
+    first = "".join(f"    {statement}\n" for statement in statements)
     return f"""{_kernels.gen_common_triton_imports()}
 triton_helpers.set_driver_to_gpu()
 

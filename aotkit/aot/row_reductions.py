@@ -20,9 +20,8 @@ from torch._inductor.virtualized import V
 
 LONGEST = 16384  # elements: 32 of each of 512 threads
 SHORTEST = 1024  # of which programs take one at a time
-WARP_BYTES = 32 * 128  # loaded by a warp at most
+WARP_BYTES, WARP_ELEMENTS = 32 * 128, 32 * 64  # loaded by a warp at most
 MOST_WARPS = 32
-_KINDS = {"mix_order_reduction", "is_combo_kernel"}  # of kernels whose programs are chosen elsewhere
 
 
 class WholeRows(InductorChoices):
@@ -37,18 +36,22 @@ class WholeRows(InductorChoices):
 
     def triton_kernel_kwargs(self, kernel_cls: Any, features: Any, groups: Any, kernel_kwargs: Any) -> Any:
         known = super().triton_kernel_kwargs(kernel_cls, features, groups, kernel_kwargs)
-        is_plain = groups[0].keys() == {"x", "r0_"} and not known.keys() & _KINDS and not V.graph.cpp_wrapper
+        is_plain = groups[0].keys() == {"x", "r0_"} and "mix_order_reduction" not in known and not V.graph.cpp_wrapper
         if not is_plain or _is_tuned() or stores_rows(features):
             return known
-        width = V.graph.sizevars.optimization_hint(features.reduction_numel, fallback=0)
-        if width < SHORTEST or features.numel == 1 or not self.should_use_persistent_reduction(features, False):
+        rows, width = (
+            V.graph.sizevars.optimization_hint(n, fallback=0) for n in (features.numel, features.reduction_numel)
+        )
+        if rows < 2 or width < SHORTEST or not self.should_use_persistent_reduction(features, False):
             return known
-        return {**known, "fixed_config": FixedTritonConfig({"XBLOCK": 1, "num_warps": warps(_row_bytes(features))})}
+        number = warps(_read_bytes(features) / rows, width)
+        return {**known, "fixed_config": FixedTritonConfig({"XBLOCK": 1, "num_warps": number})}
 
 
-def warps(nbytes: float) -> int:
-    """Of a program that loads so many bytes and does little else."""
-    return min(int(next_power_of_2(math.ceil(nbytes / WARP_BYTES))), MOST_WARPS)
+def warps(nbytes: float, width: int) -> int:
+    """Of a program that loads so many bytes, of so many elements, and does little else."""
+    needed = max(nbytes / WARP_BYTES, width / WARP_ELEMENTS)
+    return min(int(next_power_of_2(math.ceil(needed))), MOST_WARPS)
 
 
 def _is_tuned() -> bool:
@@ -56,11 +59,10 @@ def _is_tuned() -> bool:
     return bool(config.max_autotune or config.coordinate_descent_tuning or config.triton.multi_kernel)
 
 
-def _row_bytes(features: Any) -> float:
+def _read_bytes(features: Any) -> int:
     nodes = features.scheduler_nodes()
     reads = {read.name: read for read in _of_rows(features, (r for node in nodes for r in node.read_writes.reads))}
-    rows: int = V.graph.sizevars.optimization_hint(features.numel)
-    return float(sum(read.numbytes_hint() for read in reads.values())) / rows
+    return sum(read.numbytes_hint() for read in reads.values())
 
 
 def _reads_rows(features: Any) -> bool:

@@ -227,9 +227,12 @@ def test_what_is_looked_up_for_a_row_is_looked_up_before_it_is_reduced(mask, che
         assert lookups_first(others, LOADS) == others
 
 
-@pytest.mark.parametrize(("nbytes", "expected"), [(2048, 1), (8192, 2), (24576, 8), (49152, 16), (2**20, 32)])
-def test_programs_that_only_load_a_row_have_few_threads(nbytes, expected):
-    assert warps(nbytes) == expected
+@pytest.mark.parametrize(
+    ("itemsize", "width", "expected"),
+    [(2, 1024, 1), (2, 4096, 2), (2, 12288, 8), (4, 4096, 4), (4, 12288, 16), (1, 4096, 2), (16, 16384, 32)],
+)
+def test_programs_that_only_load_a_row_have_few_threads(itemsize, width, expected):
+    assert warps(itemsize * width, width) == expected
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

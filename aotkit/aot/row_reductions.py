@@ -4,6 +4,10 @@ Inductor does so for up to 1024 elements. Longer rows are read twice, by a loop 
 result, unless a kernel that it tries beside that is faster; and what such a loop makes of them may be stored in
 between. On an H200 under torch 2.11, float16 of [2, 4096, 4096]: layer norm of a sum with dropout takes 47.7 us instead
 of 76.1, softmax 39.3 instead of 81.6.
+
+A kernel that stores no rows has little else to do than to load them: it has the fewest threads of which none loads more
+than 128 bytes or 64 elements. By kernels written by hand, cross entropy's rows of 4096 in float16 take 19.9 us so, with
+two and four times as many 20.4 and 23.4; rows of 12288 take 17.0, with half and twice as many 20.0 and 19.6.
 """
 
 import math
@@ -25,7 +29,10 @@ MOST_WARPS = 32
 
 
 class WholeRows(InductorChoices):
-    """Inductor's choices, but for rows of up to `LONGEST` elements that lie one after the other in memory."""
+    """Inductor's choices, but for rows of up to `LONGEST` elements that lie one after the other in memory.
+
+    These are reduced in one go, and programs that only load them have few threads.
+    """
 
     @staticmethod
     def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:

@@ -55,7 +55,8 @@ _INPUT_ASSERTION = re.compile(r"assert_size_stride\(\w+, \([^()]*\), \([^()]*\)(
 
 LARGE = 2**20  # bytes
 RANDOM = {"fallback_random": True}
-# What is done otherwise than Inductor does while it writes kernels.
+# What is done otherwise than Inductor does while it writes kernels. The bodies of mixed reductions are written by their
+# own code, so what is done to all bodies comes after them.
 KERNELS: Sequence[Callable[[], AbstractContextManager[None]]] = (
     without_stored_random_bits, whole_rows, mixed_reductions, stored_gathers, extrema_in_one_instruction,
     quick_softmax_sums, early_lookups, dependent_launches,

@@ -35,6 +35,7 @@ def launch(kernel: SumKernel, args: Sequence[str]) -> list[str]:
 
 
 def _source(name: str, kernel: SumKernel) -> str:
+    is_early = is_supported()  # these are short
     aligned = _aligned(tuple(range(len(kernel.signature))), ())
     triton_meta = {
         "signature": {**kernel.signature, "XBLOCK": "constexpr"},
@@ -42,7 +43,7 @@ def _source(name: str, kernel: SumKernel) -> str:
         "constants": {},
         "configs": [aligned],
         **_kernels.triton_meta_common(),
-        "launch_pdl": is_supported(),  # these are short
+        "launch_pdl": is_early,
     }
     inductor_meta = {
         "grid_type": "Grid1D",
@@ -54,8 +55,7 @@ def _source(name: str, kernel: SumKernel) -> str:
         "num_reduction": 1,
         **_kernels.inductor_meta_common(),
     }
-    statements = beginning(waits=is_supported(), is_followed=is_supported())
-    first = "".join(f"    {statement}\n" for statement in statements)
+    first = "".join(f"    {statement}\n" for statement in beginning(waits=is_early, is_followed=is_early))
     return f"""{_kernels.gen_common_triton_imports()}
 triton_helpers.set_driver_to_gpu()
 

@@ -229,15 +229,8 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "aotkit_native", nullptr, -1, n
 
 PyMODINIT_FUNC PyInit_aotkit_native() {
   auto& type = differentiable_type;
-  type.tp_name = "aotkit_native.Differentiable";
-  type.tp_basicsize = sizeof(Differentiable);
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC;
-  type.tp_vectorcall_offset = offsetof(Differentiable, call);
-  type.tp_call = PyVectorcall_Call;
-  type.tp_new = create;
-  type.tp_dealloc = destroy;
-  type.tp_traverse = traverse;
-  type.tp_clear = clear;
+  make_callable<Differentiable>(type, "aotkit_native.Differentiable", create, destroy);
+  make_collected(type, traverse, clear);
   if (PyType_Ready(&type) < 0) return nullptr;
   PyObject* module = PyModule_Create(&definition);
   if (!module) return nullptr;

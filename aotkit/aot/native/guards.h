@@ -294,26 +294,32 @@ PyMethodDef functions[] = {
      "Whether none of these objects has Python attributes."},
     {nullptr, nullptr, 0, nullptr}};
 
+// Makes a type of which objects are called, by the function that each has in `call`.
+template <typename T>
+void make_callable(PyTypeObject& type, const char* name, newfunc create, destructor destroy) {
+  type.tp_name = name;
+  type.tp_basicsize = sizeof(T);
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
+  type.tp_vectorcall_offset = offsetof(T, call);
+  type.tp_call = PyVectorcall_Call;
+  type.tp_new = create;
+  type.tp_dealloc = destroy;
+}
+
+// Has the garbage collector look at its objects.
+void make_collected(PyTypeObject& type, traverseproc traverse, inquiry clear) {
+  type.tp_flags |= Py_TPFLAGS_HAVE_GC;
+  type.tp_traverse = traverse;
+  type.tp_clear = clear;
+}
+
 // Adds TensorGuard, ModuleGuard and have_no_attributes to the module; false with a Python error set.
 bool add_guards(PyObject* module) {
   auto& tensors = tensor_guard_type;
-  tensors.tp_name = "aotkit_native.TensorGuard";
-  tensors.tp_basicsize = sizeof(TensorGuard);
-  tensors.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
-  tensors.tp_vectorcall_offset = offsetof(TensorGuard, call);
-  tensors.tp_call = PyVectorcall_Call;
-  tensors.tp_new = create_tensor_guard;
-  tensors.tp_dealloc = destroy_tensor_guard;
+  make_callable<TensorGuard>(tensors, "aotkit_native.TensorGuard", create_tensor_guard, destroy_tensor_guard);
   auto& modules = module_guard_type;
-  modules.tp_name = "aotkit_native.ModuleGuard";
-  modules.tp_basicsize = sizeof(ModuleGuard);
-  modules.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC;
-  modules.tp_vectorcall_offset = offsetof(ModuleGuard, call);
-  modules.tp_call = PyVectorcall_Call;
-  modules.tp_new = create_module_guard;
-  modules.tp_dealloc = destroy_module_guard;
-  modules.tp_traverse = traverse_module_guard;
-  modules.tp_clear = clear_module_guard;
+  make_callable<ModuleGuard>(modules, "aotkit_native.ModuleGuard", create_module_guard, destroy_module_guard);
+  make_collected(modules, traverse_module_guard, clear_module_guard);
   modules.tp_methods = module_guard_methods;
   return PyType_Ready(&tensors) == 0 && PyType_Ready(&modules) == 0 &&
       PyModule_AddObjectRef(module, "TensorGuard", reinterpret_cast<PyObject*>(&tensors)) == 0 &&

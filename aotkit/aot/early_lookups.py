@@ -17,11 +17,10 @@ from unittest.mock import patch
 
 from torch._inductor.codegen.triton import TritonKernel
 
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_DEFINITION = re.compile(r"(?P<names>\w+(, \w+)*) = ")
+from aotkit.aot.statements import ALONG_ROW, made_by, names_in, texts_of
+
 _LOAD = re.compile(r"(?P<load>(?P<value>\w+) = tl\.load\(.+\), )(?P<mask>\w+)(?P<rest>(\)|, ).*)")
 _ASSERTION = re.compile(r"tl\.device_assert\((?P<condition>.+), \"index out of bounds: .*\"\)")
-_ALONG_ROW = re.compile(r"\b(r\d_|R\d_|rindex|RBLOCK|roffset)")
 
 
 @contextmanager
@@ -44,22 +43,21 @@ def lookups_first(lines: Sequence[Any], loads: Sequence[Any]) -> list[Any]:
     Args:
         loads: the statements before them.
     """
-    texts = list(map(_text, lines))
-    before = [*map(_text, loads), *texts]
-    if any(text is None or text[:1].isspace() for text in before):
+    before = texts_of([*loads, *lines])
+    if before is None:
         return list(lines)
-    made = [set(_NAME.findall(found["names"])) if (found := _DEFINITION.match(text)) else set() for text in before]
+    made = list(map(made_by, before))
     values = set[str]().union(*made)
     needs: dict[str, set[str]] = {}  # of each value that a row has one of
     for names, text in zip(made, before, strict=True):
-        used = values & set(_NAME.findall(text)) - names
-        if not _ALONG_ROW.search(text) and used <= needs.keys():
+        used = values & names_in(text) - names
+        if not ALONG_ROW.search(text) and used <= needs.keys():
             needs |= dict.fromkeys(names, names.union(used, *(needs[name] for name in used)))
     result, moved = list(lines), set[str]()
     asserted: list[tuple[set[str], str]] = []
-    for i, text in enumerate(texts):
+    for i, text in enumerate(before[len(loads) :]):
         if found := _ASSERTION.fullmatch(text):
-            asserted.append((values & set(_NAME.findall(text)), found["condition"]))
+            asserted.append((values & names_in(text), found["condition"]))
         elif (found := _LOAD.fullmatch(text)) and found["value"] in needs:
             needed = needs[found["value"]]
             conditions = [condition for used, condition in asserted if used <= needed]
@@ -74,8 +72,3 @@ def _masked(load: re.Match[str], conditions: Sequence[str]) -> str:
     """The same load, where these hold."""
     masks = [] if load["mask"] == "None" else [load["mask"]]
     return f"{load['load']}{' & '.join([*masks, *(f'({condition})' for condition in conditions)])}{load['rest']}"
-
-
-def _text(line: Any) -> Any:
-    """Of a statement, which may be an object that is not finished yet; None of anything else."""
-    return line if isinstance(line, str) else getattr(line, "line", None)

@@ -12,7 +12,6 @@ dropout and residual 84.2 (112.6). From which size on it pays: layer norm of a s
 [4, 1024, 1024], where 16 MiB are read, takes 31.2 us instead of 46.9.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -33,6 +32,7 @@ from torch._inductor.virtualized import V
 from aotkit.aot.column_sums import Matrix, are_narrow, first_part, joined, reduces_rows
 from aotkit.aot.own_kernels import launch
 from aotkit.aot.partial_sums import added_up
+from aotkit.aot.statements import LOAD_OF_ALL_ROWS
 
 _OPTION = "triton.mix_order_reduction"
 ANY_SIZE = {f"{_OPTION}_non_strict_mode": True}  # whether they pay is asked here, not by Inductor
@@ -48,8 +48,6 @@ _fuse_nodes: Any = Scheduler.fuse_nodes
 _codegen: Any = SIMDScheduling._codegen_mix_order_reduction
 _codegen_body: Any = TritonKernel.codegen_body
 _partial_accumulate: Any = CSEProxy.partial_accumulate
-# Of a row's columns, wherever the row is.
-_OF_ALL_ROWS = re.compile(r"tmp\d+ = tl\.load\(\w+ \+ \(r0_\d+\), (None|r0_mask), .*")
 
 
 @contextmanager
@@ -116,7 +114,7 @@ def _codegen_loop(kernel: Any) -> None:
     """Load what is the same for all rows before the loop over them, if there are registers for it."""
     if kernel.mix_order_reduction:
         lines = kernel.loads._lines
-        found = [line for line in lines if isinstance(line, str) and _OF_ALL_ROWS.fullmatch(line)]
+        found = [line for line in lines if isinstance(line, str) and LOAD_OF_ALL_ROWS.fullmatch(line)]
         width = V.graph.sizevars.optimization_hint(kernel.numels["r0_"], fallback=0)
         if _in_registers(len(kernel.saved_partial_accumulate) + len(found), width) <= HELD:
             kernel.body.writelines(found)

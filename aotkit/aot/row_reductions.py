@@ -12,20 +12,25 @@ two and four times as many 20.4 and 23.4; rows of 12288 take 17.0, with half and
 
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
+import sympy  # type: ignore[import-untyped]
 import torch._inductor.config as config
 from torch._inductor.choices import InductorChoices
-from torch._inductor.codegen.triton import FixedTritonConfig
+from torch._inductor.codegen.triton import FixedTritonConfig, TritonSymbols
 from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.runtime.runtime_utils import next_power_of_2
 from torch._inductor.virtualized import V
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 LONGEST = 16384  # elements: 32 of each of 512 threads
 SHORTEST = 1024  # of which programs take one at a time
 WARP_BYTES, WARP_ELEMENTS = 32 * 128, 32 * 64  # loaded by a warp at most
 MOST_WARPS = 32
+
+_get_block_shape: Any = TritonSymbols.get_block_shape
 
 
 class WholeRows(InductorChoices):
@@ -88,6 +93,18 @@ def _of_rows(features: Any, accesses: Iterable[Any]) -> Iterator[Any]:
     return (access for access in accesses if not sizevars.statically_known_leq(access.get_numel(), features.numel))
 
 
-def whole_rows() -> AbstractContextManager[None]:
-    """For the time of compiling a graph in this thread, unless somebody has made other choices than Inductor's own."""
-    return V.set_choices_handler(WholeRows()) if type(V.choices) is InductorChoices else nullcontext()
+@contextmanager
+def whole_rows() -> Iterator[None]:
+    """For the time of compiling a graph, unless somebody has made other choices than Inductor's own."""
+    if type(V.choices) is not InductorChoices:
+        yield
+        return
+    with V.set_choices_handler(WholeRows()), patch.object(TritonSymbols, "get_block_shape", _shape_of_block):
+        yield
+
+
+def _shape_of_block(expression: sympy.Expr) -> Any:
+    """Of what is loaded there. Under torch 2.11 Inductor fails where a program's row number is no dimension of it."""
+    if V.kernel.no_x_dim:
+        expression = expression.subs({x: 0 for x in expression.free_symbols if symbol_is_type(x, SymT.XBLOCK)})
+    return _get_block_shape(expression)

@@ -30,6 +30,7 @@ from torch._inductor.scheduler import MixOrderReduction, Scheduler
 from torch._inductor.virtualized import V
 
 from aotkit.aot.column_sums import Matrix, are_narrow, first_part, joined, reduces_rows
+from aotkit.aot.in_place import stored_in_place
 from aotkit.aot.own_kernels import launch
 from aotkit.aot.partial_sums import added_up
 from aotkit.aot.statements import LOAD_OF_ALL_ROWS
@@ -131,9 +132,11 @@ def _sizes(node: Any) -> tuple[int, int]:
 def _codegen_mixed(scheduling: Any, node: Any) -> Any:
     lines = V.graph.wrapper_code.lines
     start = len(lines)
+    is_decided = _is_decided()
     with (
+        nullcontext() if is_decided else stored_in_place(),
         nullcontext() if reduces_rows(node.node1) else _as_rows(node.node2),
-        config.patch({} if _is_decided() else _options(node.node1, node.node2)),
+        config.patch({} if is_decided else _options(node.node1, node.node2)),
     ):
         result = _codegen(scheduling, node.node1, node.node2)
     written = lines[start:]

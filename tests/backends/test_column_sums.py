@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch._inductor.config as config
+import torch.nn.functional as F
 
 import aotkit
 from aotkit.aot import mixed_reductions
@@ -121,7 +122,7 @@ def test_they_take_no_kernel_that_reads_it_again(function):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_a_bias_gets_its_gradient_from_the_kernel_that_computes_it(dtype):
     def layer(x, bias):
-        return torch.nn.functional.gelu(x + bias)
+        return F.gelu(x + bias)
 
     x, bias = (torch.randn(size, device="cuda", dtype=dtype, requires_grad=True) for size in ((4, 513, 128), (128,)))
     compiled = aotkit.compile(layer, backend="inductor", partition="nx_min_cut")
@@ -133,3 +134,55 @@ def test_a_bias_gets_its_gradient_from_the_kernel_that_computes_it(dtype):
     assert_as_exact(bias.grad, exact, eager)
     backward = [k for k in compiled.explain(x, bias).kernels.kernels if "ws_ptr" in k.kernel.code]
     assert len(backward) == 1
+
+
+def norm_of_a_sum(x, y, weight):
+    return F.layer_norm(x + y, weight.shape, weight)
+
+
+def norm_of_rows_that_others_need(x, y, weight):
+    z = (x + y).sin()
+    return norm_of_a_sum(z, z, weight) * z.flip(1)
+
+
+def inputs_of_norm(dtype):
+    generator = torch.Generator("cuda").manual_seed(0)
+    tensors = (torch.randn(size, device="cuda", dtype=dtype, generator=generator) for size in (ROWS, ROWS, ROWS, 128))
+    x, y, cotangent, weight = tensors
+    return x.requires_grad_(), y, weight.requires_grad_(), cotangent
+
+
+ROWS = (4, 520, 128)
+in_place = pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+
+
+@in_place
+def test_the_gradient_of_what_is_saved_takes_its_place(dtype):
+    x, y, weight, cotangent = inputs_of_norm(dtype)
+    compiled = aotkit.compile(norm_of_a_sum, backend="inductor", partition="default", check=False)
+    for _ in range(2):  # the first one compiles
+        result = compiled(x, y, weight)
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        gradients = torch.autograd.grad(result, (x, weight), cotangent)
+        added = torch.cuda.max_memory_allocated() - before
+        del result, gradients
+    assert added < x.nbytes
+
+
+@in_place
+@pytest.mark.parametrize("function", [norm_of_a_sum, norm_of_rows_that_others_need])
+def test_nothing_that_is_still_needed_is_overwritten(function, dtype):
+    *inputs, cotangent = inputs_of_norm(dtype)
+    compiled = aotkit.compile(function, backend="inductor", partition="default", check=False)
+
+    def gradients(results, x, _, weight, **more):
+        return torch.autograd.grad(results, (x, weight), cotangent.to(x.dtype), **more)
+
+    results = compiled(*inputs)
+    found = [gradients(results, *inputs, retain_graph=is_retained) for is_retained in (True, True, False)]
+    wide = [t.double() for t in inputs]
+    exact, eager = (gradients(function(*some), *some) for some in (wide, inputs))
+    for of_one in found:
+        for one, *others in zip(of_one, exact, eager, strict=True):
+            assert_as_exact(one, *others)

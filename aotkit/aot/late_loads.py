@@ -5,8 +5,10 @@ does a row that is used again, beside what has been made of it. Where this takes
 has one program at a time, it has nothing to do while that one waits. So weights are loaded when they are needed, and
 such a row is loaded once more, from the cache: its program has just read it.
 
-On an H200, layer norm of [2048, 12288] in float16 between dropout and residual has 96 registers, or 63 so, which is few
-enough for two programs of 512 threads. In float32 it would still be 96, of 116, so that nothing were won.
+On an H200, layer norm of [2048, 12288] in float16 between dropout and residual has 63 registers instead of 96, which is
+few enough for two programs of 512 threads, and takes 39.6 us instead of 49.2, with a bias 42.3 instead of 50.0. (With
+late weights alone and a limit of 64 registers, which Inductor does not pass on, it took 35.5 and 38.0.) In float32 it
+would still have 96, of 116, so that nothing were won.
 """
 
 import re

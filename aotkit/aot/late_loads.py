@@ -81,7 +81,8 @@ def loaded_late(
             first.append(line)
     rest = list(compute[:end])
     for text in compute[end:]:
-        rest += [waiting.pop(value) for value in waiting.keys() & names_in(text)]
+        names = names_in(text)
+        rest += [waiting.pop(value) for value in list(waiting) if value in names]
         rest.append(_NAME.sub(lambda name: _again(name[0]) if name[0] in again else name[0], text))
     return first, rest
 

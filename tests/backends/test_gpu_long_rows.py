@@ -16,7 +16,7 @@ REDUCED = [
     "tmp5 = tmp3 - tmp4",
     "tmp6 = tl.sum(tmp5, 1)[:, None].to(tl.float32)",
 ]
-REST = ["tmp7 = tmp5 * tmp6", "tmp8 = tmp7 * tmp1", "tmp9 = tmp8 + {row}"]
+REST = ["tmp7 = tmp5 * tmp6", "tmp8 = tmp7 * tmp1 + tmp10", "tmp9 = tmp8 + {row}"]
 MASKS = [
     {"mask": "r0_mask & xmask", "of_all": "r0_mask", "other": ", other=0.0"},
     {"mask": "None", "of_all": "None", "other": ""},
@@ -26,12 +26,13 @@ MASKS = [
 @pytest.mark.parametrize("masks", MASKS)
 @pytest.mark.parametrize("policy", ["", ", eviction_policy='evict_first'"])  # torch 2.11, and 2.13
 def test_weights_and_rows_that_are_needed_again_are_loaded_late(masks, policy):
-    loads = [ROW.format(policy=policy, **masks), WEIGHT.format(**masks)]
+    weight = WEIGHT.format(**masks)
+    loads = [ROW.format(policy=policy, **masks), weight, weight.replace("tmp1", "tmp10")]
     compute = [*REDUCED, *REST[:-1], REST[-1].format(row="tmp0")]
-    first, rest = loaded_late(loads, compute, 12289, {"in_ptr0": 2, "in_ptr1": 2})
+    first, rest = loaded_late(loads, compute, 10000, {"in_ptr0": 2, "in_ptr1": 2})
     assert first == [ROW.format(policy="", **masks)]
     again = ROW.format(policy=", eviction_policy='evict_first'", **masks).replace("tmp0", "tmp0_again")
-    assert rest == [*REDUCED, REST[0], loads[1], REST[1], again, REST[2].format(row="tmp0_again")]
+    assert rest == [*REDUCED, REST[0], *loads[1:], REST[1], again, REST[2].format(row="tmp0_again")]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch._inductor.choices import InductorChoices
 from torch._inductor.codegen.common import CSEProxy
 from torch._inductor.codegen.simd import SIMDScheduling
-from torch._inductor.codegen.triton import TritonKernel, TritonOverrides
+from torch._inductor.codegen.triton import TritonKernel, TritonOverrides, TritonSymbols
 from torch._inductor.ir import StorageBox
 from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.scheduler import MixOrderReduction, Scheduler
@@ -350,6 +350,7 @@ def test_torch_compile_is_left_alone(device):
         functions += TritonOverrides.maximum, triton_code.get_triton_reduction_function, TritonKernel.reduction
         functions += TritonKernel.codegen_body, TritonKernel._filter_pdl, TritonKernel._enable_pdl_codegen
         functions += Scheduler.fuse_nodes, SIMDScheduling.codegen_mix_order_reduction, CSEProxy.partial_accumulate
+        functions += TritonSymbols.get_block_shape, SIMDScheduling.codegen_node_schedule_with_kernel
         return *functions, type(V.choices)
 
     before = parts()

@@ -22,7 +22,6 @@ from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.dependencies import MemoryDep
 from torch._inductor.scheduler import SchedulerNode
 from torch._inductor.virtualized import V
-from torch.multiprocessing.reductions import StorageWeakRef
 
 # Inductor takes 4 rows of this length at a time, with one thread for each element at most; longer ones with fewer. Of
 # fewer elements than threads some would be loaded twice, maybe after they have been overwritten.
@@ -92,11 +91,7 @@ def _is_viewed(name: str) -> bool:
     if name not in V.graph.graph_inputs:
         return False
     inputs = zip(V.graph.graph_input_names, V.graph.example_inputs or (), strict=False)
-    memory = {
-        other: StorageWeakRef(x.untyped_storage())  # type: ignore[no-untyped-call]
-        for other, x in inputs
-        if isinstance(x, Tensor)
-    }
+    memory = {other: x.untyped_storage()._cdata for other, x in inputs if isinstance(x, Tensor)}
     return name not in memory or [*memory.values()].count(memory[name]) > 1
 
 

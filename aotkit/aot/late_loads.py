@@ -20,13 +20,12 @@ from unittest.mock import patch
 from torch._inductor.codegen.triton import TritonKernel
 from torch._inductor.virtualized import V
 
-from aotkit.aot.statements import ALONG_ROW, LOAD_OF_ALL_ROWS, made_by, names_in, texts_of
+from aotkit.aot.statements import ALONG_ROW, LOAD_OF_ALL_ROWS, made_by, names_in, renamed, texts_of
 
 MOST_HELD = 96 * 1024  # bytes, of the 128 KiB of registers that each of two programs can have
 WIDEST = 2  # bytes of a loaded element
 _COMPUTED = 4  # bytes of one that is computed
 _REDUCED = "[:, None]"
-_NAME = re.compile(r"\w+")
 _ROW = re.compile(
     r"(?P<load>(?P<value>\w+) = tl\.load\((?P<pointer>\w+) \+ \((?P<place>[^()]+)\), [\w &]+)"
     r"(, eviction_policy='[^']*')?(?P<rest>(, other=0\.0)?\)(\.to\(tl\.\w+\))?)"
@@ -66,6 +65,7 @@ def loaded_late(
     rows = {row["value"]: row for row in found if row and ALONG_ROW.search(row["place"])}
     end = max((i for i, text in enumerate(compute, 1) if _REDUCED in text), default=0)
     again, weights = _late(rows, compute[:end], compute[end:], width, sizes)
+    later = {value: f"{value}_again" for value in again}
     first: list[Any] = []
     waiting = dict[str, Any]()
     for line, row in zip(loads, found, strict=True):
@@ -74,16 +74,14 @@ def loaded_late(
             waiting[value] = line
         elif row and value in again:
             first.append(row["load"] + row["rest"])
-            waiting[value] = (
-                f"{_again(value)}{row['load'].removeprefix(value)}, eviction_policy='evict_first'{row['rest']}"
-            )
+            waiting[value] = renamed(row["load"], later) + f", eviction_policy='evict_first'{row['rest']}"
         else:
             first.append(line)
     rest = list(compute[:end])
     for text in compute[end:]:
         names = names_in(text)
         rest += [waiting.pop(value) for value in list(waiting) if value in names]
-        rest.append(_NAME.sub(lambda name: _again(name[0]) if name[0] in again else name[0], text))
+        rest.append(renamed(text, later))
     return first, rest
 
 
@@ -104,10 +102,6 @@ def _late(
     of_all = {value for value, row in rows.items() if LOAD_OF_ALL_ROWS.fullmatch(row.string)}
     again = rows.keys() & used & needed - of_all
     return (again, of_all & needed - used) if again else (set(), set())
-
-
-def _again(value: str) -> str:
-    return f"{value}_again"
 
 
 def _along_row(statements: Iterable[str], loaded: Iterable[str]) -> set[str]:

@@ -134,7 +134,7 @@ def _codegen_mixed(scheduling: Any, node: Any) -> Any:
     start = len(lines)
     is_decided = _is_decided()
     with (
-        nullcontext() if is_decided else stored_in_place(),
+        nullcontext() if is_decided else stored_in_place(),  # which counts on our number of rows at a time
         nullcontext() if reduces_rows(node.node1) else _as_rows(node.node2),
         config.patch({} if is_decided else _options(node.node1, node.node2)),
     ):

@@ -41,6 +41,7 @@ from aotkit.aot.half_gelu import with_half_gelu
 from aotkit.aot.isa import remembered_probes
 from aotkit.aot.late_loads import late_loads
 from aotkit.aot.mixed_reductions import mixed_reductions
+from aotkit.aot.narrow_sums import narrow_sums
 from aotkit.aot.padding import share_padded
 from aotkit.aot.provenance import NOTING, kernels_of, noting_origins, with_launches
 from aotkit.aot.realizing import without_stored_random_bits
@@ -59,7 +60,7 @@ RANDOM = {"fallback_random": True}
 # What is done otherwise than Inductor does while it writes kernels. The bodies of mixed reductions are written by their
 # own code, so what is done to all bodies comes after them.
 KERNELS: Sequence[Callable[[], AbstractContextManager[None]]] = (
-    without_stored_random_bits, whole_rows, mixed_reductions, stored_gathers, extrema_in_one_instruction,
+    without_stored_random_bits, narrow_sums, whole_rows, mixed_reductions, stored_gathers, extrema_in_one_instruction,
     quick_softmax_sums, early_lookups, late_loads, dependent_launches,
 )  # fmt: skip
 # Operators that Inductor leaves to libraries, which round their inputs and results.

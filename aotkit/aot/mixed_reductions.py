@@ -12,8 +12,8 @@ dropout and residual 84.2 (112.6). From which size on it pays: layer norm of a s
 [4, 1024, 1024], where 16 MiB are read, takes 31.2 us instead of 46.9.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -29,10 +29,13 @@ from torch._inductor.runtime.runtime_utils import next_power_of_2
 from torch._inductor.scheduler import MixOrderReduction, Scheduler
 from torch._inductor.virtualized import V
 
+from aotkit.aot.borrowed_rows import borrowed_rows
 from aotkit.aot.column_sums import Matrix, are_narrow, first_part, joined, reduces_rows
 from aotkit.aot.in_place import stored_in_place
+from aotkit.aot.narrow_sums import summed_and_converted
 from aotkit.aot.own_kernels import launch
-from aotkit.aot.partial_sums import added_up
+from aotkit.aot.partial_sums import Place, added_up
+from aotkit.aot.row_reductions import rows_at_once
 from aotkit.aot.statements import LOAD_OF_ALL_ROWS
 
 _OPTION = "triton.mix_order_reduction"
@@ -109,6 +112,7 @@ def _accumulate(proxy: Any, name: str, reduction_type: str, value: Any, *more: A
         )
     _partial_accumulate(proxy, name, reduction_type, value, *more)
     kernel.store_buffer_names.add(name)  # a user of what the kernel has computed, like what it stores
+    V.graph.wrapper_code.allocated.add(name)  # by what adds up the parts
 
 
 def _codegen_loop(kernel: Any) -> None:
@@ -133,16 +137,20 @@ def _codegen_mixed(scheduling: Any, node: Any) -> Any:
     lines = V.graph.wrapper_code.lines
     start = len(lines)
     is_decided = _is_decided()
-    with (
-        nullcontext() if is_decided else stored_in_place(),  # which counts on our number of rows at a time
-        nullcontext() if reduces_rows(node.node1) else _as_rows(node.node2),
-        config.patch({} if is_decided else _options(node.node1, node.node2)),
-    ):
+    places: Mapping[str, Place] = {}
+    with ExitStack() as changed:
+        if not reduces_rows(node.node1):
+            changed.enter_context(_as_rows(node.node2))
+        if not is_decided:
+            # Both count on our number of rows at a time.
+            places = changed.enter_context(borrowed_rows())
+            changed.enter_context(stored_in_place())
+            changed.enter_context(config.patch(_options(node.node1, node.node2)))
         result = _codegen(scheduling, node.node1, node.node2)
     written = lines[start:]
     del lines[start:]
     device = V.graph.get_current_device_or_throw().type
-    written = list(added_up(written, lambda name: V.graph.get_buffer(name).get_origin_node(), device, launch))
+    written = list(added_up(written, places, summed_and_converted, device, launch))
     lines += written  # after what defines a kernel for them
     return result
 
@@ -190,8 +198,8 @@ def programs(rows: int, width: int, nbytes: float, processors: int) -> tuple[int
         processors: multiprocessors of the GPU.
     """
     for split in (4 * LEAST_SPLIT, 2 * LEAST_SPLIT, LEAST_SPLIT):
+        at_once = rows_at_once(split, width)
         # As Inductor's `persistent_reduction` has it.
-        at_once = max(split // 32, 4 if width <= 512 else 1)
         stages = min(max(split // at_once // 4, 1), 2 if width > 8192 else 3)
         ahead = stages * at_once * nbytes
         of_each = rows / split / processors

@@ -9,6 +9,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 MOST_PARTS = 1024  # more are for torch, whose programs share the parts of one sum
@@ -26,17 +27,34 @@ _TYPES = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Parts of sums, one matrix after the other.
+class Place:
+    """Where parts of sums are in memory, in elements of float32.
 
     Attributes:
-        name: of their memory.
-        first: the place of the first sum's.
+        name: of the memory.
+        start: where the first part of the first sum begins.
+        of_sum: from there to the first part of the next sum.
+        of_part: from there to the next part.
+    """
+
+    name: str
+    start: int
+    of_sum: int
+    of_part: int
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Parts of sums.
+
+    Attributes:
+        place: of all sums' in one memory.
+        first: which sum is the first one meant.
         number: of each sum.
         width: elements of a sum.
     """
 
-    name: str
+    place: Place
     first: int
     number: int
     width: int
@@ -60,11 +78,18 @@ class SumKernel:
 Launch = Callable[[SumKernel, Sequence[str]], Sequence[str]]
 
 
-def added_up(lines: Sequence[Any], node_of: Callable[[str], Any], device: str, launch: Launch) -> Iterator[Any]:
+def added_up(
+    lines: Sequence[Any],
+    places: Mapping[str, Place],
+    nodes_of: Callable[[str], Sequence[Any]],
+    device: str,
+    launch: Launch,
+) -> Iterator[Any]:
     """The same code, in which a kernel adds up what torch did; with the names of the graph's nodes above.
 
     Args:
-        node_of: tells by the name of a result.
+        places: of parts that are not one matrix after the other in the memory that is named.
+        nodes_of: tells by the name of a result.
         device: its type.
         launch: the statements that launch a kernel with these arguments; the last one does.
     """
@@ -74,8 +99,9 @@ def added_up(lines: Sequence[Any], node_of: Callable[[str], Any], device: str, l
             yield from (line for line, _ in group)
             continue
         sums = [match for _, match in group if match]
-        note = f"# {_NOTE} {' '.join(str(node_of(match['result'])) for match in sums)}"
-        if (parts := _parts(sums)) is None:
+        note = f"# {_NOTE} {' '.join(str(node) for match in sums for node in nodes_of(match['result']))}"
+        if (parts := _parts(sums, places)) is None:
+            assert sums[0]["parts"] not in places
             yield from (note, sums[0].string)
             continue
         types = [match["dtype"] or "float32" for match in sums]
@@ -84,7 +110,7 @@ def added_up(lines: Sequence[Any], node_of: Callable[[str], Any], device: str, l
             f"{name} = empty_strided_{device}(({parts.width}, ), (1, ), torch.{dtype})"
             for name, dtype in zip(names, types, strict=True)
         )
-        *before, run = launch(_kernel(parts, types), [parts.name, *names, str(len(sums) * parts.width)])
+        *before, run = launch(_kernel(parts, types), [parts.place.name, *names, str(len(sums) * parts.width)])
         yield from (*before, note, run)
         yield from (f"{match['result']} = {match['result']}{match['view']}" for match in sums if match["view"])
 
@@ -95,18 +121,20 @@ def _kind(found: re.Match[str]) -> tuple[str | None, ...]:
     return (*found.group("parts", "number", "width"), own)
 
 
-def _parts(sums: Sequence[re.Match[str]]) -> Parts | None:
+def _parts(sums: Sequence[re.Match[str]], places: Mapping[str, Place] = MappingProxyType({})) -> Parts | None:
     """Of sums that a kernel can add up."""
     parts, number, width = sums[0].group("parts", "number", "width")
     if not (number.isdecimal() and width.isdecimal()) or int(number) > MOST_PARTS or int(width) % COLUMNS:
         return None
     if any(found["operation"] != "sum" or (found["dtype"] or "float32") not in _TYPES for found in sums):
         return None
-    return Parts(parts, int(sums[0]["index"]), int(number), int(width))
+    matrices = Place(parts, 0, int(number) * int(width), int(width))
+    return Parts(places.get(parts, matrices), int(sums[0]["index"]), int(number), int(width))
 
 
 def _kernel(parts: Parts, types: Sequence[str]) -> SumKernel:
     """For sums of these types: each program adds up some columns of one."""
+    place = parts.place
     at_once = min(1 << (parts.number - 1).bit_length(), MOST_AT_ONCE)
     results = {f"out_ptr{i}": _TYPES[dtype] for i, dtype in enumerate(types)}
     stores = "".join(
@@ -117,11 +145,11 @@ def _kernel(parts: Parts, types: Sequence[str]) -> SumKernel:
 def {{name}}(in_ptr0, {", ".join(results)}, xnumel, XBLOCK: tl.constexpr):
 {{beginning}}    which = tl.program_id(0) * XBLOCK // {parts.width}
     column = tl.program_id(0) * XBLOCK % {parts.width} + tl.arange(0, XBLOCK)[None, :]
-    of_one = in_ptr0 + ({parts.first} + which) * {parts.number * parts.width}
+    of_one = in_ptr0 + {place.start} + ({parts.first} + which) * {place.of_sum}
     partly = tl.full([{at_once}, XBLOCK], 0, tl.float32)
     for start in tl.range(0, {parts.number}, {at_once}):
         part = start + tl.arange(0, {at_once})[:, None]
-        partly += tl.load(of_one + part * {parts.width} + column, part < {parts.number}, other=0.0)
+        partly += tl.load(of_one + part * {place.of_part} + column, part < {parts.number}, other=0.0)
     total = tl.sum(partly, 0)[None, :]
 {stores}"""
     return SumKernel(code, {"in_ptr0": "*fp32", **results, "xnumel": "i32"})

@@ -66,6 +66,11 @@ def warps(nbytes: float, width: int) -> int:
     return min(int(next_power_of_2(math.ceil(needed))), MOST_WARPS)
 
 
+def rows_at_once(split: int, width: int) -> int:
+    """Of a program that goes through `split` rows and sums columns, as Inductor's `persistent_reduction` has it."""
+    return max(split // 32, 4 if width <= 512 else 1)
+
+
 def _is_tuned() -> bool:
     """Whether the user has Inductor find out."""
     return bool(config.max_autotune or config.coordinate_descent_tuning or config.triton.multi_kernel)

@@ -267,6 +267,29 @@ def test_a_kernel_that_is_launched_early_waits_before_all_else(monkeypatch, wait
     assert body.getvalue().split() == [*expected, "first"]
 
 
+STATEMENTS = [
+    "index = tl.arange(0, 8)",
+    "tmp0 = tl.load(in_ptr0 + index, None)",
+    "tmp1 = tl.load(in_ptr1 + index, None)",
+    "tmp2, tmp3 = sort(tmp1)",
+    "tmp4 = tmp3 + 1",
+    "tmp5 = tmp0 + tmp4",
+    'tl.device_assert(tmp4 < 8, "too large")',
+    "tl.store(out_ptr0 + index, tmp4, None)",
+    "tmp6 = tl.load(in_ptr1 + tmp5, None)",
+]
+
+
+@pytest.mark.parametrize(
+    ("pointers", "before"),
+    [({"in_ptr1"}, [0, 2, 3, 4]), ({"in_ptr0", "in_ptr1"}, [0, 1, 2, 3, 4, 5, 8]), (set(), [0])],
+)
+def test_only_statements_that_need_no_other_memory_come_before_the_wait(pointers, before):
+    found = dependent_launches.apart(STATEMENTS, pointers)
+    assert found == tuple([s for i, s in enumerate(STATEMENTS) if (i in before) == early] for early in (True, False))
+    assert dependent_launches.apart([*STATEMENTS, "    in a loop"], pointers)[0] == []
+
+
 def loss_of_a_layer(x, weight, bias, targets):
     logits = F.layer_norm((x @ weight + bias).relu(), bias.shape, bias)
     return F.cross_entropy(logits, targets, reduction="sum")
@@ -322,7 +345,7 @@ def test_partial_sums_are_added_up_by_one_kernel_if_it_can(number, width, kernel
         launched.append((kernel, args))
         return ["stream = 0", "kernel.run()"]
 
-    after = list(added_up(["start = 1", *before, SimpleNamespace()], str.upper, "cuda", launch))
+    after = list(added_up(["start = 1", *before, SimpleNamespace()], {}, lambda name: [name.upper()], "cuda", launch))
     assert after[0] == "start = 1"
     code = after[1:-1]
     named = {code[i + 1]: nodes for i, line in enumerate(code) if (nodes := nodes_added_up(line))}

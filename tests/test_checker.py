@@ -12,6 +12,8 @@ from torch.fx import Interpreter
 import aotkit
 from aotkit.backends.nop import compile_graph
 
+pytestmark = pytest.mark.usefixtures("only_the_verdict")
+
 
 def altering(alter):
     """A graph compiler whose compiled function returns `alter(outputs, inputs)`."""

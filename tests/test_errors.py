@@ -256,6 +256,7 @@ def test_rounding_noise_passes():
 
 
 @pytest.mark.parametrize(("name", "position"), [("0.weight", 1), ("1.bias", 4)])
+@pytest.mark.usefixtures("only_the_verdict")
 def test_an_error_of_a_thousandth_in_one_gradient_fails(name, position):
     def plant(outputs):
         return [t * 1.001 if i == position else t for i, t in enumerate(outputs)]

@@ -1,5 +1,7 @@
 """Names: found with a helpful hint, claimed once, replaceable in a notebook, and broken plug-ins harm nobody else."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -338,8 +340,14 @@ def test_names_objects_and_functions_are_accepted_everywhere(spec, partition):
 # Dynamo's backends.
 
 
-@pytest.mark.parametrize("partition", ["default", "min_cut", "nx_min_cut"])
-@pytest.mark.parametrize("name", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    ("name", "partition"),
+    [
+        *itertools.product(["eager", "aot_eager"], ["default", "min_cut", "nx_min_cut"]),
+        ("inductor", "min_cut"),
+        *(pytest.param("inductor", partition, marks=pytest.mark.sweep) for partition in ("default", "nx_min_cut")),
+    ],
+)
 def test_dynamo_backends_compile_graphs(name, partition):
     def f(x, w):
         return torch.nn.functional.gelu(x @ w).square()

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 import aotkit
 from aotkit.aot.late_loads import loaded_late
+from tests.sweeping import GPU_KIND
 
 ROW = "tmp0 = tl.load(in_ptr0 + (r0_1 + 12288*x0), {mask}{policy}{other}).to(tl.float32)"
 WEIGHT = "tmp1 = tl.load(in_ptr1 + (r0_1), {of_all}, eviction_policy='evict_last'{other}).to(tl.float32)"
@@ -65,7 +66,7 @@ def test_a_row_that_is_loaded_again_is_the_same(device, dtype):
         assert "_again = tl.load(" in code
 
 
-@pytest.mark.parametrize("rows", [(5,), (3, 2), (64,)])
+@pytest.mark.parametrize("rows", [(5,), *(pytest.param(rows, marks=GPU_KIND) for rows in ((3, 2), (64,)))])
 def test_a_few_long_rows_are_reduced_in_parts(device, rows):
     x = torch.randn(*rows, 12288, device=device, requires_grad=True)
     weight = torch.randn(12288, device=device, requires_grad=True)

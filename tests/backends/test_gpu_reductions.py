@@ -29,6 +29,7 @@ from aotkit.aot.early_lookups import lookups_first
 from aotkit.aot.mixed_reductions import programs
 from aotkit.aot.partial_sums import added_up, kernel_that_adds_up, nodes_added_up
 from aotkit.aot.row_reductions import warps, whole_rows
+from tests.sweeping import GPU_KIND
 
 H200 = 132  # multiprocessors
 
@@ -155,7 +156,7 @@ def extrema(x, y):
 
 
 @pytest.mark.parametrize("dtype", [*LARGEST, torch.float32, torch.bfloat16, torch.int8, torch.uint8], ids=str)
-@pytest.mark.parametrize("width", [1000, 20000])  # in one go, and by a loop
+@pytest.mark.parametrize("width", [1000, pytest.param(20000, marks=GPU_KIND)])  # in one go, and by a loop
 def test_extrema_keep_nan_in_every_type(device, dtype, width):
     x, y = (torch.randint(-99, 99, (64, width), device=device).to(dtype) for _ in range(2))
     x[3, 7], x[4] = LARGEST.get(dtype, 100), x[4, 0]

@@ -20,6 +20,7 @@ def each(faults):
 
 
 @each(FAULTS)
+@pytest.mark.usefixtures("only_the_verdict")
 def test_is_caught(fault):
     assert refusal(fault, fault.plug_in(True)) is not None
 

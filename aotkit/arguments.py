@@ -1,8 +1,7 @@
-"""Bring the arguments of a call into one canonical flat form."""
+"""Take the arguments of a call apart: tensors, constants, other objects, and the structure that holds them."""
 
-import inspect
 import types
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -36,70 +35,6 @@ class Arguments(NamedTuple):
         leaves = [next(rest) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         return args, kwargs
-
-
-class Parameters:
-    """A function's parameters: bring the arguments of a call into canonical form, and name them."""
-
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self._fn = fn
-        self._read()
-
-    def _read(self) -> None:
-        fn = self._fn
-        self._defaults = getattr(fn, "__defaults__", None)
-        self._signature: inspect.Signature | None
-        try:
-            self._signature = inspect.signature(fn)
-        except (TypeError, ValueError):  # a built-in
-            self._signature = None
-        parameters = self._signature.parameters.values() if self._signature is not None else ()
-        self._names = [p.name for p in parameters]
-        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        self._plain_count = len(self._names) if all(p.kind in positional for p in parameters) else -1
-
-    def canonical(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Positional where possible, in the signature's order, with defaults filled in.
-
-        Raises:
-            EagerOnly: the arguments do not fit, as far as `inspect` can tell: Python shall decide.
-        """
-        if not kwargs and len(args) == self._plain_count:
-            return args, kwargs
-        if getattr(self._fn, "__defaults__", None) is not self._defaults:
-            self._read()
-        if self._signature is None:
-            return args, kwargs
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as e:
-            raise EagerOnly(f"the arguments do not fit its signature: {e}") from None
-        bound.apply_defaults()
-        return bound.args, bound.kwargs
-
-    def names_of(self, arguments: Arguments) -> tuple[list[str], list[str]]:
-        """Names of the tensors and of the objects among the arguments: `x`, `batch['image']`, `args[1]`."""
-        tree = pytree.tree_unflatten(arguments.leaves, arguments.spec)
-        try:
-            named, _ = pytree.tree_flatten_with_path(tree, is_leaf=is_size)
-        except ValueError:  # a container that was registered without names for its parts
-            plain = [f"args[{i}]" for i in range(len(arguments.leaves))]
-            return plain[: len(arguments.tensors)], plain[: len(arguments.objects)]
-        tensors, objects = [], []
-        for path, leaf in named:
-            if isinstance(leaf, Tensor):
-                tensors.append(self._name(path))
-            elif not is_constant(leaf):
-                objects.append(self._name(path))
-        return tensors, objects
-
-    def _name(self, path: Sequence[Any]) -> str:
-        root, first, *rest = path
-        if root.idx == 1:
-            start = str(first.key)
-        else:
-            start = self._names[first.idx] if first.idx < len(self._names) else f"args[{first.idx}]"
-        return start + str(pytree.keystr(tuple(rest)))
 
 
 def flatten(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:

@@ -21,6 +21,7 @@ from aotkit.constants import constant_set, is_constant
 from aotkit.errors import EagerOnly, TraceError
 from aotkit.guards import HOOKS, MODULE_STATE, Guard, GuardSource
 from aotkit.objects import RECORDS, data_of_class, has_state, is_inert, is_key, is_trusted, slot_names, state_of
+from aotkit.parameters import bound_function
 from aotkit.places import MISSING, Attribute, ContextVariable, Item, Place, Slot
 
 MOST_OBJECTS = 100_000
@@ -48,7 +49,7 @@ def find_captures(
         EagerOnly: the function reads something that can be neither fetched nor compared.
     """
     while True:
-        walk = Walk(mentioned, source.copy(), followed)
+        walk = Walk(mentioned, source.copy(), followed, bound_function(roots[0][1]))
         for path, root, name in roots:
             walk.visit(root, path, name, None)
         if walk.mentioned == mentioned:
@@ -69,7 +70,7 @@ class Walk:
         unfollowed: the code of functions that were not looked into.
     """
 
-    def __init__(self, mentioned: Set[str], source: GuardSource, followed: Codes | None) -> None:
+    def __init__(self, mentioned: Set[str], source: GuardSource, followed: Codes | None, bound: Any) -> None:
         self._filter = mentioned
         self.mentioned = set(mentioned)
         self.tensors: dict[int, tuple[str, Tensor]] = {}
@@ -83,7 +84,7 @@ class Walk:
         self._methods: set[tuple[type, str, str]] = set()
         self._alive: list[Any] = []  # ids are unique only among living objects
         self._source = source
-        self._at_root = True
+        self._bound = bound
 
     def compile(self, arguments: Mapping[str, Tensor]) -> Guard:
         """The function that compares, and fetches the tensors in these variables and those found."""
@@ -264,7 +265,6 @@ class Walk:
                 if isinstance(cell.cell_contents, types.FunctionType) and not is_trusted(cell.cell_contents):
                     self.visit(cell.cell_contents, f"{variable}.__closure__[{i}].cell_contents", name, None)
             return
-        is_root, self._at_root = self._at_root, False
         self._source.require(f"{variable}.__code__ is {self._source.bind(value.__code__)}")
         if self._followed is not None and value.__code__ not in self._followed:
             self.unfollowed.add(value.__code__)
@@ -279,7 +279,7 @@ class Walk:
                 self.slots.append(Slot(free, place, MISSING))
                 continue
             self.visit(held, f"{variable}.__closure__[{i}].cell_contents", free, place)
-        if not is_root:  # the root's own defaults are bound as arguments
+        if value is not self._bound:  # whose defaults are bound as arguments
             for part in ("__defaults__", "__kwdefaults__"):
                 self.visit(getattr(value, part), f"{variable}.{part}", f"{name}.{part}", Attribute(value, part))
         self._state(value, variable, name, everything=False)

@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 import torch
 
 from aotkit import aot
-from aotkit.arguments import Arguments, Parameters, flatten
+from aotkit.arguments import Arguments, flatten
 from aotkit.captures import Walk, find_captures
 from aotkit.checker import raise_if_different
 from aotkit.comparison import CheckReport
@@ -28,6 +28,7 @@ from aotkit.family import Families, Found
 from aotkit.guards import ArgumentGuard, Guard, GuardSource
 from aotkit.interfaces import Graphs, Partitioner
 from aotkit.methods import BoundFunction
+from aotkit.parameters import Parameters
 from aotkit.recipe import Randomness, recipe_of
 from aotkit.recompilation import Recompilations, describe
 from aotkit.registry import BackendSpec

@@ -23,7 +23,7 @@ from unittest.mock import patch
 import sympy  # type: ignore[import-untyped]
 import torch._inductor.config as config
 from torch._inductor.codegen.triton import TritonKernel
-from torch._inductor.scheduler import FusedSchedulerNode, SchedulerNode
+from torch._inductor.scheduler import ForeachKernelSchedulerNode, FusedSchedulerNode, SchedulerNode
 from torch._inductor.virtualized import V
 
 from aotkit.aot.statements import made_by, names_in, texts_of
@@ -68,8 +68,13 @@ def _a_short_one_follows() -> bool:
     """Whether the kernel after the one that is being written is short."""
     scheduler = V.graph.scheduler
     found = (after for node, after in pairwise(scheduler.nodes) if node is scheduler.current_node)
+    return any(_is_whole(node) and _is_short(node.group[1]) for node in found)
+
+
+def _is_whole(node: Any) -> bool:
+    """Whether a node is one kernel on the GPU, and not one of several that are combined."""
     kinds = SchedulerNode, FusedSchedulerNode
-    return any(isinstance(node, kinds) and node.is_gpu() and _is_short(node.group[1]) for node in found)
+    return isinstance(node, kinds) and not isinstance(node, ForeachKernelSchedulerNode) and node.is_gpu()
 
 
 def _is_short(numels: Any) -> bool:
@@ -80,8 +85,7 @@ def _follows_a_usual_one() -> bool:
     """Whether the kernel before the one that is being written is one, and not launched early."""
     scheduler = V.graph.scheduler
     found = (before for before, node in pairwise(scheduler.nodes) if node is scheduler.current_node)
-    kinds = SchedulerNode, FusedSchedulerNode
-    return any(isinstance(node, kinds) and node.is_gpu() and not _is_short(node.group[1]) for node in found)
+    return any(_is_whole(node) and not _is_short(node.group[1]) for node in found)
 
 
 def _is_dependent() -> bool:

@@ -18,7 +18,7 @@ from torch._inductor.codegen.simd import SIMDScheduling
 from torch._inductor.codegen.triton import TritonKernel, TritonOverrides, TritonSymbols
 from torch._inductor.ir import StorageBox
 from torch._inductor.runtime.hints import ReductionHint
-from torch._inductor.scheduler import MixOrderReduction, Scheduler
+from torch._inductor.scheduler import ForeachKernelSchedulerNode, MixOrderReduction, Scheduler
 from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
@@ -266,6 +266,19 @@ def test_a_kernel_that_is_launched_early_waits_before_all_else(monkeypatch, wait
     with V.set_graph_handler(SimpleNamespace(cpp_wrapper=cpp_wrapper, scheduler=scheduler)):
         dependent_launches._begin(kernel, body)
     assert body.getvalue().split() == [*expected, "first"]
+
+
+def test_a_kernel_beside_several_that_are_combined_is_none_of_them(monkeypatch):
+    monkeypatch.setattr(dependent_launches, "_is_possible", lambda: True)
+    combined = ForeachKernelSchedulerNode.__new__(ForeachKernelSchedulerNode)
+    combined.group, combined.is_gpu = (torch.device("cuda"), ((sympy.Symbol("combo_kernel"),),)), lambda: True
+    kernel = SimpleNamespace(is_combo_kernel=False, mix_order_reduction=False, triton_meta={"launch_pdl": True})
+    body = IndentedBuffer()
+    body.writeline("first")
+    scheduler = SimpleNamespace(nodes=[combined, kernel, combined], current_node=kernel)
+    with V.set_graph_handler(SimpleNamespace(cpp_wrapper=False, scheduler=scheduler)):
+        dependent_launches._begin(kernel, body)
+    assert body.getvalue().split() == [WAIT, "first"]
 
 
 STATEMENTS = [

@@ -31,3 +31,14 @@ def test_small_and_large_tensors_equal_eager(elements):
 
     report = aotkit.check(norm, x, scale, shift, backend="inductor_cpp")
     assert report.passed
+
+
+@pytest.mark.parametrize("backend", ["inductor", "inductor_cpp"])
+def test_kernels_beside_those_that_are_combined(backend):
+    x, scale = torch.randn(64, 64, device="cuda", requires_grad=True), torch.randn(64, device="cuda")
+
+    def norm(x, scale):
+        rows = torch.nn.functional.layer_norm(x, (64,), scale)
+        return [*torch._foreach_mul([*rows.split(16)], [scale] * 4), rows.softmax(0).sum(1)]
+
+    assert aotkit.check(norm, x, scale, backend=backend).passed

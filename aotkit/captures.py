@@ -29,8 +29,6 @@ MOST_OBJECTS = 100_000
 BOOKKEEPING = frozenset(vars(nn.Module()))
 TENSOR_ATTRIBUTES = frozenset(dir(nn.Parameter))
 _PLAIN_CONTAINERS = (dict, list, tuple, collections.OrderedDict, collections.defaultdict, collections.deque)
-
-
 Root = tuple[str, Any, str]  # an expression, the object that it stands for, and a name for people
 Codes = Collection[types.CodeType]
 
@@ -71,8 +69,7 @@ class Walk:
     """
 
     def __init__(self, mentioned: Set[str], source: GuardSource, followed: Codes | None, bound: Any) -> None:
-        self._filter = mentioned
-        self.mentioned = set(mentioned)
+        self._filter, self.mentioned = mentioned, set(mentioned)
         self.tensors: dict[int, tuple[str, Tensor]] = {}
         self.slots: list[Slot] = []
         self.containers: list[tuple[str, Any]] = []
@@ -83,8 +80,7 @@ class Walk:
         self._variables: dict[int, str] = {}
         self._methods: set[tuple[type, str, str]] = set()
         self._alive: list[Any] = []  # ids are unique only among living objects
-        self._source = source
-        self._bound = bound
+        self._source, self._bound = source, bound
 
     def compile(self, arguments: Mapping[str, Tensor]) -> Guard:
         """The function that compares, and fetches the tensors in these variables and those found."""
@@ -102,6 +98,9 @@ class Walk:
             return
         if (variable := self._variables.get(id(value))) is not None:
             self._source.require(f"{path} is {variable}")
+            if value is self._bound:  # something else calls it, perhaps with its defaults
+                self._bound = None
+                self._defaults(value, variable, name)
             return
         variable = self._variables[id(value)] = self._source.assign(path)
         if len(self._variables) > MOST_OBJECTS:
@@ -181,8 +180,7 @@ class Walk:
             self._attributes(value, variable, name)
 
     def _sequence(self, value: Sequence[Any], variable: str, name: str) -> None:
-        mutable = not isinstance(value, tuple)
-        if mutable:
+        if mutable := not isinstance(value, tuple):
             self.containers.append((name, value))
         self._source.require_type(variable, value)
         self._source.require(f"len({variable}) == {len(value)}")
@@ -222,10 +220,9 @@ class Walk:
 
     def _dataclass(self, value: Any, variable: str, name: str) -> None:
         self._source.require_type(variable, value)
-        for field in dataclasses.fields(value):
-            if hasattr(value, field.name):
-                path, place = f"{variable}.{field.name}", Attribute(value, field.name)
-                self.visit(getattr(value, field.name), path, f"{name}.{field.name}", place)
+        for key in (field.name for field in dataclasses.fields(value)):
+            if hasattr(value, key):
+                self.visit(getattr(value, key), f"{variable}.{key}", f"{name}.{key}", Attribute(value, key))
         self._attributes(value, variable, name)
 
     def _compiled(self, value: Any, variable: str, name: str) -> None:
@@ -280,12 +277,15 @@ class Walk:
                 continue
             self.visit(held, f"{variable}.__closure__[{i}].cell_contents", free, place)
         if value is not self._bound:  # whose defaults are bound as arguments
-            for part in ("__defaults__", "__kwdefaults__"):
-                self.visit(getattr(value, part), f"{variable}.{part}", f"{name}.{part}", Attribute(value, part))
+            self._defaults(value, variable, name)
         self._state(value, variable, name, everything=False)
         self._read_globals(value, variable)
         for module in code_names.imported_modules(value.__code__):
             self.visit(module, self._source.bind(module), module.__name__, None)
+
+    def _defaults(self, value: types.FunctionType, variable: str, name: str) -> None:
+        for part in ("__defaults__", "__kwdefaults__"):
+            self.visit(getattr(value, part), f"{variable}.{part}", f"{name}.{part}", Attribute(value, part))
 
     def _read_globals(self, function: types.FunctionType, variable: str) -> None:
         held = function.__globals__

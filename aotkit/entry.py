@@ -168,8 +168,11 @@ def _is_traced_well(recipe: Recipe, signature: Signature) -> bool:
 
 
 def _with_seed(run: Callable[[list[Tensor]], Sequence[Any]]) -> Callable[[list[Tensor]], Sequence[Any]]:
+    library = aot.native.library()
+    seed = new_seed if library is None else library.new_seed
+
     def call(tensors: list[Tensor]) -> Sequence[Any]:
-        return run([*tensors, new_seed()])
+        return run([*tensors, seed()])
 
     return call
 

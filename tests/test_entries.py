@@ -60,3 +60,12 @@ def test_keywords_find_the_entry_of_positions():
     for y in (f(x, 2), f(x=x, n=2), f(n=2, x=x), f(x, n=2), f(x)):
         assert torch.equal(y, x * 2)
     assert f.explain(x).entries == 1
+
+
+def test_arguments_have_the_names_of_parameters():
+    def scaled(x, *factors, **shifts):
+        return x * factors[0] * factors[1] + shifts["shift"]
+
+    x = torch.ones(2)
+    graphs = aotkit.compile(torch.no_grad()(scaled), backend="nop").graphs(x, x, x, shift=x)
+    assert graphs.input_names == ("x", "factors[0]", "factors[1]", "shift")

@@ -10,6 +10,7 @@ import torch
 
 import aotkit
 from aotkit.aot import native
+from aotkit.random import new_seed
 
 needs_compiler = pytest.mark.skipif(native.library_path() is None, reason="no C++ compiler")
 
@@ -76,3 +77,17 @@ def test_failing_compiler_is_told(tmp_path):
     done = run(textwrap.dedent(TRAIN) + INSIST, CXX="false", AOTKIT_NATIVE="", XDG_CACHE_HOME=str(tmp_path))
     assert done.stdout.split() == ["Python", "False"], done.stderr
     assert "does not compile" in done.stderr
+
+
+@needs_compiler
+def test_seeds_are_those_of_python():
+    native.build()
+    library = native.library()
+    torch.manual_seed(7)
+    expected, state = [new_seed() for _ in range(3)], torch.get_rng_state()
+    torch.manual_seed(7)
+    with torch.device("meta"):  # a default device is not meant for seeds
+        found = [library.new_seed() for _ in range(3)]
+    assert found == expected
+    assert {(seed.dtype, seed.device, seed.shape) for seed in found} == {(torch.int64, torch.device("cpu"), ())}
+    assert torch.equal(torch.get_rng_state(), state)

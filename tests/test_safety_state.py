@@ -271,6 +271,17 @@ def test_defaults_of_a_called_function(compile):
     yield f(torch.ones(2))
 
 
+@agrees
+def test_defaults_of_a_function_that_is_called_again(compile):
+    def f(x, times=1, scale=2.0):
+        return f(x, times - 1) if times else x * scale
+
+    fast = compile(f)
+    yield fast(torch.ones(2), 1, 2.0)
+    f.__defaults__ = (1, 3.0)
+    yield fast(torch.ones(2), 1, 2.0)
+
+
 def appends(log):
     def f(x):
         log.append(x.shape[0])

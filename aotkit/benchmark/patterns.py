@@ -29,7 +29,10 @@ PARTITIONS = ("min_cut", "nx_min_cut")
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "bfloat16": torch.bfloat16}
 DEFAULT_DTYPES = {"cuda": "float16,float32", "cpu": "float32"}
 DEFAULT_SHAPES: Mapping[str, Sequence[Shape]] = {"cuda": XFORMERS_SHAPES, "cpu": XFORMERS_SHAPES[:1]}
-BACKENDS = ("inductor", "nnc", "nvfuser", "cudagraphs:inductor", "cudagraphs:nvfuser")
+BACKENDS = (
+    "inductor", "inductor_cpp", "nnc", "nvfuser",
+    "cudagraphs:inductor", "cudagraphs:inductor_cpp", "cudagraphs:nvfuser",
+)  # fmt: skip
 
 Function = Callable[..., Tensor]
 Variants = Mapping[str, Callable[[Function], Function]]

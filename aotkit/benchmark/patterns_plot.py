@@ -27,7 +27,7 @@ def plot(report: PatternsReport, path: str | Path) -> None:
     columns = [(phase, dtype) for phase in (FORWARD, STEP) for dtype in dtypes]
     columns = [c for c in columns if any((cell.first.phase, cell.first.dtype) == c for cell in cells)]
     elements = {cell.first.size: math.prod(cell.first.shape) for cell in cells}
-    sizes = sorted(elements, key=lambda size: (elements[size], size))
+    sizes = sorted(elements, key=elements.__getitem__)
     variants = list(dict.fromkeys(row.variant for row in report.rows if row.variant != EAGER))
     if not cells or not variants:
         raise ValueError("No cell has times of eager and of something else, so there is nothing to draw.")

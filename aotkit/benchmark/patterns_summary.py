@@ -53,21 +53,22 @@ def _memory(cells: Sequence[Summit]) -> Iterator[str]:
 
 
 def _ends(cells: Sequence[Summit]) -> Iterator[str]:
-    sizes = sorted({math.prod(cell.first.shape): cell.first.size for cell in cells}.items())
-    small, large = ({size for _, size in end} for end in (sizes[:AT_AN_END], sizes[-AT_AN_END:]))
+    elements = {cell.first.size: math.prod(cell.first.shape) for cell in cells}
+    sizes = sorted(elements, key=elements.__getitem__)  # equal ones as they were measured
+    small, large = sizes[:AT_AN_END], sizes[-AT_AN_END:]
     for phase in (FORWARD, STEP):
         own = [cell for cell in cells if cell.first.phase == phase]
         if shares := _present([c for c in own if c.first.size in large], lambda cell: cell.roofline):
             worst, share = min(shares, key=lambda pair: pair[1])
             yield (
-                f"{phase}, largest shapes ({', '.join(sorted(large))}): {_mean(shares):.0%} of the roofline; at least "
+                f"{phase}, largest shapes ({', '.join(large)}): {_mean(shares):.0%} of the roofline; at least "
                 f"{share:.0%}: {' '.join(worst.first.cell)}"
             )
         near = [cell for cell in own if cell.first.size in small]
         for base, name in (("eager", "eager"), ("torch", "torch.compile")):
             if walls := _present(near, functools.partial(Summit.ratio, base=base, clock="wall")):
                 yield (
-                    f"{phase}, smallest shapes ({', '.join(sorted(small))}): {name} takes {_mean(walls):.2f} times "
+                    f"{phase}, smallest shapes ({', '.join(small)}): {name} takes {_mean(walls):.2f} times "
                     "aotkit's wall time"
                 )
 

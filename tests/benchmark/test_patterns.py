@@ -131,6 +131,13 @@ def test_what_it_says():
     assert summary([]) == []
 
 
+def test_shapes_of_as_many_elements_are_two():
+    rows = [row(variant, 10, shape) for shape in ((8, 8), (4, 8), (2, 16)) for variant in ("eager", "nnc")]
+    text = " ".join(str(PatternsReport({"gpu": "some GPU", "processor": ""}, "2.13", "cuda", rows)).split())
+    assert "smallest shapes (4x8, 2x16)" in text
+    assert "largest shapes (2x16, 8x8)" in text
+
+
 def test_the_picture_has_bars_for_each_variant(tmp_path):
     pytest.importorskip("matplotlib")
     rows = [row("eager", 40), row("torch.compile", 30), row("nnc", 15), row("eager", 90, (8, 8)), row("nnc", 9, (8, 8))]

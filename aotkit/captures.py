@@ -21,7 +21,7 @@ from aotkit.constants import constant_set, is_constant
 from aotkit.errors import EagerOnly, TraceError
 from aotkit.guards import HOOKS, MODULE_STATE, Guard, GuardSource
 from aotkit.objects import RECORDS, data_of_class, has_state, is_inert, is_key, is_trusted, slot_names, state_of
-from aotkit.parameters import bound_function
+from aotkit.parameters import fitted_function
 from aotkit.places import MISSING, Attribute, ContextVariable, Item, Place, Slot
 
 MOST_OBJECTS = 100_000
@@ -36,7 +36,7 @@ Codes = Collection[types.CodeType]
 def find_captures(
     source: GuardSource, roots: Sequence[Root], followed: Codes | None, mentioned: Set[str] = frozenset()
 ) -> "Walk":
-    """Walk from `roots` to the tensors and their slots as they are now, and to what a guard finds and compares.
+    """Walk from `roots`, the function first, to tensors and slots as they are now, and what a guard finds and compares.
 
     Args:
         source: what a guard does before.
@@ -47,7 +47,7 @@ def find_captures(
         EagerOnly: the function reads something that can be neither fetched nor compared.
     """
     while True:
-        walk = Walk(mentioned, source.copy(), followed, bound_function(roots[0][1]))
+        walk = Walk(mentioned, source.copy(), followed, fitted_function(roots[0][1]))
         for path, root, name in roots:
             walk.visit(root, path, name, None)
         if walk.mentioned == mentioned:
@@ -68,7 +68,7 @@ class Walk:
         unfollowed: the code of functions that were not looked into.
     """
 
-    def __init__(self, mentioned: Set[str], source: GuardSource, followed: Codes | None, bound: Any) -> None:
+    def __init__(self, mentioned: Set[str], source: GuardSource, followed: Codes | None, fitted: Any) -> None:
         self._filter, self.mentioned = mentioned, set(mentioned)
         self.tensors: dict[int, tuple[str, Tensor]] = {}
         self.slots: list[Slot] = []
@@ -80,7 +80,7 @@ class Walk:
         self._variables: dict[int, str] = {}
         self._methods: set[tuple[type, str, str]] = set()
         self._alive: list[Any] = []  # ids are unique only among living objects
-        self._source, self._bound = source, bound
+        self._source, self._fitted = source, fitted
 
     def compile(self, arguments: Mapping[str, Tensor]) -> Guard:
         """The function that compares, and fetches the tensors in these variables and those found."""
@@ -98,8 +98,8 @@ class Walk:
             return
         if (variable := self._variables.get(id(value))) is not None:
             self._source.require(f"{path} is {variable}")
-            if value is self._bound:  # something else calls it, perhaps with its defaults
-                self._bound = None
+            if value is self._fitted:  # what reaches it once more may call it with its defaults
+                self._fitted = None
                 self._defaults(value, variable, name)
             return
         variable = self._variables[id(value)] = self._source.assign(path)
@@ -276,7 +276,7 @@ class Walk:
                 self.slots.append(Slot(free, place, MISSING))
                 continue
             self.visit(held, f"{variable}.__closure__[{i}].cell_contents", free, place)
-        if value is not self._bound:  # whose defaults are bound as arguments
+        if value is not self._fitted:  # which is given all that it has defaults for
             self._defaults(value, variable, name)
         self._state(value, variable, name, everything=False)
         self._read_globals(value, variable)

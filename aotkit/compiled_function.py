@@ -98,7 +98,7 @@ class CompiledFunction(Generic[P, R]):
         self._followed: Followed | None = None  # None: all code within reach is
         self._dynamo = DynamoFunction(self._recipe, check, on_error) if capture == "dynamo" else None
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling():
             return self.__wrapped__(*args, **kwargs)
         if (found := self._find(args, kwargs)) is None:
@@ -130,7 +130,7 @@ class CompiledFunction(Generic[P, R]):
         recipe = self._recipe
         return f"<compiled {recipe.name} (backend={recipe.backend_name!r}, partition={recipe.partition_name!r})>"
 
-    def graphs(self, *args: P.args, **kwargs: P.kwargs) -> Graphs:
+    def graphs(self, /, *args: P.args, **kwargs: P.kwargs) -> Graphs:
         """The graphs that a call with these arguments runs; compiles them if need be.
 
         Raises:
@@ -141,7 +141,7 @@ class CompiledFunction(Generic[P, R]):
             return self._dynamo.graphs(args, kwargs)
         return self._entry(args, kwargs).graphs
 
-    def report(self, *args: P.args, **kwargs: P.kwargs) -> CheckReport:
+    def report(self, /, *args: P.args, **kwargs: P.kwargs) -> CheckReport:
         """The verdict of the check for a call with these arguments; compiles if need be.
 
         With `capture="dynamo"` it has the verdicts on all graphs that the call runs.
@@ -159,7 +159,7 @@ class CompiledFunction(Generic[P, R]):
         assert report is not None
         return report
 
-    def check(self, *args: P.args, **kwargs: P.kwargs) -> CheckReport:
+    def check(self, /, *args: P.args, **kwargs: P.kwargs) -> CheckReport:
         """Compare what is compiled for such a call with eager again, for the values of these arguments.
 
         Raises:
@@ -184,7 +184,7 @@ class CompiledFunction(Generic[P, R]):
         raise_if_different(report)
         return report
 
-    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+    def explain(self, /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """How a call with these arguments runs, and why, and what it launches; compiles if need be.
 
         The arguments are read again when what it launches is asked for, and are kept until then.

@@ -35,7 +35,7 @@ class DynamoFunction:
         self._compiler = CapturedCompiler(recipe, check, on_error)
         self._call = aot.dynamo_compile(recipe.fn, self._compiler, recipe.dynamic)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self._on_error == "raise":
             return self._call(*args, **kwargs)
         token = _visited.set([])

@@ -19,24 +19,24 @@ class BoundFunction:
         self._compiled = compiled
         self.__self__ = instance
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._compiled(self.__self__, *args, **kwargs)
 
     def __reduce__(self) -> Any:
         return BoundFunction, (self._compiled, self.__self__)
 
-    def graphs(self, *args: Any, **kwargs: Any) -> Graphs:
+    def graphs(self, /, *args: Any, **kwargs: Any) -> Graphs:
         """The graphs that a call with these arguments runs."""
         return self._compiled.graphs(self.__self__, *args, **kwargs)
 
-    def report(self, *args: Any, **kwargs: Any) -> CheckReport:
+    def report(self, /, *args: Any, **kwargs: Any) -> CheckReport:
         """The verdict of the check for a call with these arguments."""
         return self._compiled.report(self.__self__, *args, **kwargs)
 
-    def check(self, *args: Any, **kwargs: Any) -> CheckReport:
+    def check(self, /, *args: Any, **kwargs: Any) -> CheckReport:
         """Compare a call with these arguments with eager again."""
         return self._compiled.check(self.__self__, *args, **kwargs)
 
-    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+    def explain(self, /, *args: Any, **kwargs: Any) -> Explanation:
         """How a call with these arguments runs, and why."""
         return self._compiled.explain(self.__self__, *args, **kwargs)

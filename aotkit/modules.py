@@ -72,22 +72,22 @@ class CompiledModule(nn.Module):
         """Keep the hooks of the user's classes from seeing the class of a compiled module."""
 
     @_GivesWay
-    def graphs(self, *args: Any, **kwargs: Any) -> Graphs:
+    def graphs(self, /, *args: Any, **kwargs: Any) -> Graphs:
         """The graphs that a call with these arguments runs; compiles them if need be."""
         return function_of(self).graphs(*args, **kwargs)
 
     @_GivesWay
-    def report(self, *args: Any, **kwargs: Any) -> CheckReport:
+    def report(self, /, *args: Any, **kwargs: Any) -> CheckReport:
         """The verdict of the check for a call with these arguments; compiles if need be."""
         return function_of(self).report(*args, **kwargs)
 
     @_GivesWay
-    def check(self, *args: Any, **kwargs: Any) -> CheckReport:
+    def check(self, /, *args: Any, **kwargs: Any) -> CheckReport:
         """Compare a call with these arguments with eager again."""
         return function_of(self).check(*args, **kwargs)
 
     @_GivesWay
-    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+    def explain(self, /, *args: Any, **kwargs: Any) -> Explanation:
         """How a call with these arguments runs, and why; compiles if need be."""
         return function_of(self).explain(*args, **kwargs)
 
@@ -145,7 +145,7 @@ def _is_intact(module: CompiledModule) -> bool:
 
 def _method(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def forward(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: CompiledModule, /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # Dynamo of torch 2.11 cannot follow the rest
             return original(self, *args, **kwargs)
         if _is_intact(self):

@@ -3,7 +3,7 @@
 import inspect
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -17,8 +17,8 @@ POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR
 Canonical = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def bound_function(fn: Callable[..., Any]) -> types.FunctionType | None:
-    """The function whose parameters the arguments of `fn` are fitted to, and whose defaults are filled in.
+def fitted_function(fn: Callable[..., Any]) -> types.FunctionType | None:
+    """The function whose parameters arguments of `fn` are fitted to, so that all its defaults are given in each call.
 
     Those of other callables go to them as they are: what their signature tells need not be what they do.
     """
@@ -26,34 +26,30 @@ def bound_function(fn: Callable[..., Any]) -> types.FunctionType | None:
     return function if isinstance(function, types.FunctionType) else None
 
 
+class _Fit(NamedTuple):
+    """What fits arguments to a function as it was.
+
+    Attributes:
+        code, defaults, keyword_defaults: of that function.
+        plain: the number of arguments without keywords to which nothing has to be added; -1: any may need more.
+        bind: a function with its parameters, from arguments to canonical ones.
+    """
+
+    code: types.CodeType
+    defaults: Any
+    keyword_defaults: Any
+    plain: int
+    bind: Callable[..., Canonical]
+
+
 class Parameters:
     """Bring the arguments of a call into canonical form, and name them."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = fn
-        self._function = bound_function(fn)
-        self._plain_count = -1
-        if self._function is not None:
-            self._read(self._function)
-        try:
-            known = list(inspect.signature(fn).parameters.values())
-        except (TypeError, ValueError):  # a built-in
-            known = []
-        self._names = [p.name for p in known if p.kind in POSITIONAL]
-        self._rest = next((p.name for p in known if p.kind is inspect.Parameter.VAR_POSITIONAL), "args")
-
-    def _read(self, function: types.FunctionType) -> None:
-        self._parts = function.__code__, function.__defaults__, function.__kwdefaults__
-        # Without the attributes that may say that it has other parameters, which need not have its defaults.
-        bare = types.FunctionType(function.__code__, {}, "", function.__defaults__, function.__closure__)
-        bare.__kwdefaults__ = function.__kwdefaults__
-        owner = getattr(self._fn, "__self__", None)
-        signature = inspect.signature(bare if self._fn is function else types.MethodType(bare, owner))
-        kinds = [p.kind for p in signature.parameters.values()]
-        self._plain_count = len(kinds) if all(kind in POSITIONAL for kind in kinds) else -1
-        self._bind = _binder(signature)
-        # The same objects: they may be changed in place.
-        self._bind.__defaults__, self._bind.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+        self._function = fitted_function(fn)
+        self._owner = (fn.__self__,) if isinstance(fn, types.MethodType) else ()
+        self._fit: _Fit | None = None  # replaced as a whole: other threads may read it
 
     def canonical(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Canonical:
         """Positional where possible, in the order of the parameters, with defaults filled in.
@@ -62,19 +58,23 @@ class Parameters:
             EagerOnly: the arguments do not fit: Python shall say so.
         """
         function = self._function
-        if function is None or (not kwargs and len(args) == self._plain_count):
+        if function is None:
             return args, kwargs
-        code, defaults, keyword_defaults = self._parts
-        if (
-            function.__code__ is not code
-            or function.__defaults__ is not defaults
-            or function.__kwdefaults__ is not keyword_defaults
-        ):
-            self._read(function)
+        fit = self._fit
+        if fit is not None and function.__code__ is fit.code and len(args) == fit.plain and not kwargs:
+            return args, kwargs
         try:
-            return self._bind(*args, **kwargs)  # type: ignore[no-any-return]
-        except TypeError as e:
+            if (
+                fit is None
+                or function.__code__ is not fit.code
+                or function.__defaults__ is not fit.defaults
+                or function.__kwdefaults__ is not fit.keyword_defaults
+            ):
+                fit = self._fit = _fit_of(function, len(self._owner))
+            args, kwargs = fit.bind(*self._owner, *args, **kwargs)
+        except (SyntaxError, TypeError) as e:  # the first: code that was made with names that Python does not allow
             raise EagerOnly(f"the arguments do not fit its parameters: {e}") from None
+        return args[len(self._owner) :], kwargs
 
     def names_of(self, arguments: Arguments) -> tuple[list[str], list[str]]:
         """Names of the tensors and of the objects among the arguments: `x`, `batch['image']`, `args[1]`."""
@@ -84,40 +84,71 @@ class Parameters:
         except ValueError:  # a container that was registered without names for its parts
             plain = [f"args[{i}]" for i in range(len(arguments.leaves))]
             return plain[: len(arguments.tensors)], plain[: len(arguments.objects)]
+        positional, rest = self._positional_names()
         tensors, objects = [], []
         for path, leaf in named:
             if isinstance(leaf, Tensor):
-                tensors.append(self._name(path))
+                tensors.append(_name(path, positional, rest))
             elif not is_constant(leaf):
-                objects.append(self._name(path))
+                objects.append(_name(path, positional, rest))
         return tensors, objects
 
-    def _name(self, path: Sequence[Any]) -> str:
-        root, first, *rest = path
-        if root.idx == 1:
-            start = str(first.key)
-        elif first.idx < len(self._names):
-            start = self._names[first.idx]
-        else:
-            start = f"{self._rest}[{first.idx - len(self._names)}]"
-        return start + str(pytree.keystr(tuple(rest)))
+    def _positional_names(self) -> tuple[Sequence[str], str]:
+        """The names of the positional parameters, and of the one that takes all further arguments."""
+        if self._function is not None:
+            code = self._function.__code__
+            if own := code.co_varnames[len(self._owner) : code.co_argcount]:
+                return own, _names_in(code)[2] or "args"
+        try:
+            known = list(inspect.signature(self._fn).parameters.values())  # perhaps of what it wraps
+        except Exception:  # a built-in, or a signature of the user's that cannot be had
+            known = []
+        rest = next((p.name for p in known if p.kind is inspect.Parameter.VAR_POSITIONAL), "args")
+        return [p.name for p in known if p.kind in POSITIONAL], rest
 
 
-def _binder(signature: inspect.Signature) -> types.FunctionType:
-    """A function with these parameters, whose defaults are yet to be set, from arguments to canonical ones.
+def _name(path: Sequence[Any], positional: Sequence[str], rest: str) -> str:
+    root, first, *inner = path
+    if root.idx == 1:
+        start = str(first.key)
+    elif first.idx < len(positional):
+        start = positional[first.idx]
+    else:
+        start = f"{rest}[{first.idx - len(positional)}]"
+    return start + str(pytree.keystr(tuple(inner)))
+
+
+def _fit_of(function: types.FunctionType, given: int) -> _Fit:
+    """What fits further arguments to a function that is given so many first.
 
     Python fits arguments to a function's parameters in a tenth of the time of `inspect`.
     """
-    positional, keyword, bare = [], [], []
-    for p in signature.parameters.values():
-        bare.append(p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else None))
-        if p.kind in POSITIONAL:
-            positional.append(f"{p.name}, ")
-        elif p.kind is p.VAR_POSITIONAL:
-            positional.append(f"*{p.name}, ")
-        else:
-            keyword.append(f"**{p.name}" if p.kind is p.VAR_KEYWORD else f"{p.name!r}: {p.name}")
-    source = f"def bind{inspect.Signature(bare)}: return ({''.join(positional)}), {{{', '.join(keyword)}}}"
+    code, defaults, keyword_defaults = function.__code__, function.__defaults__, function.__kwdefaults__
+    positional, keyword, rest, more = _names_in(code)
+    heading = [
+        *positional,
+        *([f"*{rest}"] if rest else ["*"] * bool(keyword)),
+        *keyword,
+        *([f"**{more}"] if more else []),
+    ]
+    if code.co_posonlyargcount:
+        heading.insert(code.co_posonlyargcount, "/")
+    results = [f"{name}, " for name in (*positional, *([f"*{rest}"] if rest else []))]
+    pairs = [*(f"{name!r}: {name}" for name in keyword), *([f"**{more}"] if more else [])]
     found: dict[str, types.FunctionType] = {}
-    exec(source, found)
-    return found["bind"]
+    exec(f"def bind({', '.join(heading)}): return ({''.join(results)}), {{{', '.join(pairs)}}}", found)
+    # The same object of defaults of keywords: it may be changed in place.
+    bind = types.FunctionType(found["bind"].__code__, {}, function.__name__, defaults)
+    bind.__kwdefaults__, bind.__qualname__ = keyword_defaults, function.__qualname__
+    plain = -1 if keyword or rest or more else len(positional) - given
+    return _Fit(code, defaults, keyword_defaults, plain, bind)
+
+
+def _names_in(code: types.CodeType) -> tuple[Sequence[str], Sequence[str], str, str]:
+    """A function's parameters: positional ones, those of keywords, and what takes all others of either kind."""
+    names = iter(code.co_varnames)
+    positional = [next(names) for _ in range(code.co_argcount)]
+    keyword = [next(names) for _ in range(code.co_kwonlyargcount)]
+    rest = next(names) if code.co_flags & inspect.CO_VARARGS else ""
+    more = next(names) if code.co_flags & inspect.CO_VARKEYWORDS else ""
+    return positional, keyword, rest, more

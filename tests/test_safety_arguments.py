@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import enum
 import functools
-import inspect
 import math
 
 import numpy as np
@@ -152,69 +151,6 @@ def test_positional_keyword_and_default(compile):
     yield lambda: f()
     yield lambda: f(x=a)
     yield lambda: f(a, b, 2, s=3)
-
-
-@agrees
-def test_changed_defaults(compile):
-    def f(x, y=2.0, *, z=3.0):
-        return x * y + z
-
-    fast, x = compile(f), torch.ones(2)
-    yield fast(x), fast(x, z=1.0)
-    f.__kwdefaults__["z"] = 5.0
-    yield fast(x), fast(x, z=1.0)
-    f.__kwdefaults__ = {"z": 6.0}
-    yield fast(x)
-    f.__defaults__ = (7.0,)
-    yield fast(x), fast(x, z=1.0)
-    f.__code__ = (lambda x, a=0, *, z=0: x - a - z).__code__
-    yield fast(x), fast(x, a=1.0), lambda: fast(x, y=1.0)
-
-
-class Scales:
-    def __call__(self, x, scale=2.0):
-        return x * scale
-
-    def scaled(self, x, scale=2.0):
-        return x * scale
-
-
-@pytest.mark.parametrize(
-    "wrapped",
-    [lambda f: f, functools.partial, torch.no_grad(), lambda f: Scales(), lambda f: Scales().scaled],
-    ids=["function", "partial", "no_grad", "object", "method"],
-)
-@agrees
-def test_changed_defaults_of_what_is_wrapped(compile, wrapped):
-    def f(x, scale=2.0):
-        return x * scale
-
-    fast, x = compile(wrapped(f)), torch.ones(2)
-    yield fast(x), fast(x, 3.0), fast(x, scale=4.0)
-    functions = f, Scales.__call__, Scales.scaled
-    for function in functions:
-        function.__defaults__ = (5.0,)
-    yield fast(x), fast(x, 3.0), fast(x, scale=4.0)
-    for function in functions:
-        function.__defaults__ = (2.0,)
-
-
-@agrees
-def test_a_signature_that_tells_of_other_defaults(compile):
-    def f(x, scale=2.0):
-        return x * scale
-
-    @functools.wraps(f)
-    def wrapper(x, scale=3.0):
-        return f(x, scale)
-
-    def told(x, scale=2.0):
-        return x * scale
-
-    told.__signature__ = inspect.signature(wrapper)
-    x = torch.ones(2)
-    for fast in map(compile, (wrapper, told)):
-        yield fast(x), fast(x, 4.0), fast(x, scale=5.0)
 
 
 @agrees

@@ -5,7 +5,6 @@ Where `why_not_lean` finds none of these, this module does the little that is le
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -141,7 +140,7 @@ def _lean(
     if views := [i for i, output in enumerate(info) if output.output_type.name == "unsafe_view_alias"]:
         run = _without_views(run, views)
     if torch._C._is_any_autocast_enabled():  # the graph has its casts already
-        run = _within(torch._C._DisableAutocast, run)
+        run = _without_autocast(run)
     if graphs.backward is not None and graphs.backward_graph is not None:
         backward = _Backward(graphs.backward, graphs.backward_graph, compiled.tangents, unused, name)
         return _differentiable(run, backward, len(info))
@@ -284,12 +283,12 @@ def _without_views(run: Boxed, views: Sequence[int]) -> Boxed:
 
 
 def _without_gradients(run: Boxed) -> Boxed:
-    """Where gradients are enabled. `torch.no_grad` would cost a microsecond."""
+    """For calls with gradients enabled, as the guards see to. `torch.no_grad` would cost a microsecond."""
     switch: Any = torch._C._set_grad_enabled
 
     def call(inputs: list[Any]) -> Sequence[Any]:
-        switch(False)
         try:
+            switch(False)
             return run(inputs)
         finally:
             switch(True)
@@ -297,9 +296,9 @@ def _without_gradients(run: Boxed) -> Boxed:
     return call
 
 
-def _within(context: Callable[[], AbstractContextManager[Any]], run: Boxed) -> Boxed:
+def _without_autocast(run: Boxed) -> Boxed:
     def call(inputs: list[Any]) -> Sequence[Any]:
-        with context():
+        with torch._C._DisableAutocast():
             return run(inputs)
 
     return call

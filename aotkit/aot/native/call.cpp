@@ -1,10 +1,10 @@
-// The node of autograd around compiled graphs, in C++: what lean.py's `_differentiable` does, at a third of its cost; and
-// the seed of a call.
+// The node of autograd around compiled graphs, in C++: what lean.py's `_differentiable` does, at a third of its cost.
 //
 // One `Differentiable` belongs to one compilation. Calling it with a list of inputs runs the forward graph and gives its
 // outputs a `CompiledCall` as their grad_fn, which runs the backward graph.
 
 #include "guards.h"
+#include "seed.h"
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -13,8 +13,6 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
-
-#include <ATen/ops/empty.h>
 
 #include <type_traits>
 #include <vector>
@@ -222,19 +220,9 @@ void destroy(PyObject* object) {
   Py_TYPE(object)->tp_free(object);
 }
 
-PyObject* new_seed(PyObject* /*module*/, PyObject* /*arguments*/) {
-  HANDLE_TH_ERRORS
-  return THPVariable_Wrap(at::empty({}, at::kLong).random_());
-  END_HANDLE_TH_ERRORS
-}
-
-PyMethodDef call_functions[] = {
-    {"new_seed", new_seed, METH_NOARGS, "What `random.new_seed` does, without Python's parsing of arguments."},
-    {nullptr, nullptr, 0, nullptr}};
-
 PyTypeObject differentiable_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-PyModuleDef definition = {PyModuleDef_HEAD_INIT, "aotkit_native", nullptr, -1, call_functions};
+PyModuleDef definition = {PyModuleDef_HEAD_INIT, "aotkit_native", nullptr, -1, nullptr};
 
 }  // namespace
 
@@ -245,7 +233,8 @@ PyMODINIT_FUNC PyInit_aotkit_native() {
   if (PyType_Ready(&type) < 0) return nullptr;
   PyObject* module = PyModule_Create(&definition);
   if (!module) return nullptr;
-  if (PyModule_AddObjectRef(module, "Differentiable", reinterpret_cast<PyObject*>(&type)) < 0 || !add_guards(module)) {
+  if (PyModule_AddObjectRef(module, "Differentiable", reinterpret_cast<PyObject*>(&type)) < 0 || !add_guards(module) ||
+      PyModule_AddFunctions(module, seed_functions) < 0) {
     Py_CLEAR(module);
   }
   return module;

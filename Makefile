@@ -50,6 +50,7 @@ clean:  ## remove the environment and every cache; keeps the results of a sweep
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch comes first and exactly, so that a range in pyproject.toml cannot pull another build of it.
+# Python compiles what is imported of it: a few of its thousands of modules.
 # The folders removed below would otherwise bring deleted files and old entry points into the new installation.
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("aotkit needs Python 3.11 or newer, but $(PYTHON) is " \
@@ -59,8 +60,8 @@ $(STAMP): pyproject.toml
 	@echo "updating pip"
 	@$(PIP) install 'pip>=25.1' 'setuptools>=77'
 	@echo "installing torch $(TORCH) ..."
-	@$(PIP) install torch==$(TORCH)
+	@$(PIP) install --no-compile torch==$(TORCH)
 	@echo "installing aotkit and its tools ..."
 	@rm -rf build *.egg-info
-	@$(PIP) install -e . --group dev
+	@$(PIP) install --no-compile -e . --group dev
 	@touch $@

@@ -1,6 +1,7 @@
 """A function's parameters: fit the arguments of calls to them, and name what is in these."""
 
 import inspect
+import itertools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -30,16 +31,14 @@ class _Fit(NamedTuple):
     """What fits arguments to a function as it was.
 
     Attributes:
-        code, defaults, keyword_defaults: of that function.
+        code: of that function.
         plain: the number of arguments without keywords to which nothing has to be added; -1: any may need more.
-        bind: a function with its parameters, from arguments to canonical ones.
+        bind: a function with its parameters and defaults, from arguments to canonical ones.
     """
 
     code: types.CodeType
-    defaults: Any
-    keyword_defaults: Any
     plain: int
-    bind: Callable[..., Canonical]
+    bind: Any  # a types.FunctionType, which mypy would take for a method
 
 
 class Parameters:
@@ -67,8 +66,8 @@ class Parameters:
             if (
                 fit is None
                 or function.__code__ is not fit.code
-                or function.__defaults__ is not fit.defaults
-                or function.__kwdefaults__ is not fit.keyword_defaults
+                or function.__defaults__ is not fit.bind.__defaults__
+                or function.__kwdefaults__ is not fit.bind.__kwdefaults__
             ):
                 fit = self._fit = _fit_of(function, len(self._owner))
             args, kwargs = fit.bind(*self._owner, *args, **kwargs)
@@ -96,15 +95,15 @@ class Parameters:
     def _positional_names(self) -> tuple[Sequence[str], str]:
         """The names of the positional parameters, and of the one that takes all further arguments."""
         if self._function is not None:
-            code = self._function.__code__
-            if own := code.co_varnames[len(self._owner) : code.co_argcount]:
-                return own, _names_in(code)[2] or "args"
+            positional, _, rest, _ = _names_in(self._function.__code__)
+            if own := positional[len(self._owner) :]:
+                return own, next(iter(rest), "args")
         try:
             known = list(inspect.signature(self._fn).parameters.values())  # perhaps of what it wraps
         except Exception:  # a built-in, or a signature of the user's that cannot be had
             known = []
-        rest = next((p.name for p in known if p.kind is inspect.Parameter.VAR_POSITIONAL), "args")
-        return [p.name for p in known if p.kind in POSITIONAL], rest
+        rest = [p.name for p in known if p.kind is inspect.Parameter.VAR_POSITIONAL]
+        return [p.name for p in known if p.kind in POSITIONAL], next(iter(rest), "args")
 
 
 def _name(path: Sequence[Any], positional: Sequence[str], rest: str) -> str:
@@ -123,32 +122,31 @@ def _fit_of(function: types.FunctionType, given: int) -> _Fit:
 
     Python fits arguments to a function's parameters in a tenth of the time of `inspect`.
     """
-    code, defaults, keyword_defaults = function.__code__, function.__defaults__, function.__kwdefaults__
+    code = function.__code__
     positional, keyword, rest, more = _names_in(code)
-    heading = [
-        *positional,
-        *([f"*{rest}"] if rest else ["*"] * bool(keyword)),
-        *keyword,
-        *([f"**{more}"] if more else []),
-    ]
+    starred, doubly = [f"*{name}" for name in rest], [f"**{name}" for name in more]
+    heading = [*positional, *(starred or ["*"] * bool(keyword)), *keyword, *doubly]
     if code.co_posonlyargcount:
         heading.insert(code.co_posonlyargcount, "/")
-    results = [f"{name}, " for name in (*positional, *([f"*{rest}"] if rest else []))]
-    pairs = [*(f"{name!r}: {name}" for name in keyword), *([f"**{more}"] if more else [])]
+    results = [f"{name}, " for name in (*positional, *starred)]
+    pairs = [*(f"{name!r}: {name}" for name in keyword), *doubly]
     found: dict[str, types.FunctionType] = {}
     exec(f"def bind({', '.join(heading)}): return ({''.join(results)}), {{{', '.join(pairs)}}}", found)
-    # The same object of defaults of keywords: it may be changed in place.
-    bind = types.FunctionType(found["bind"].__code__, {}, function.__name__, defaults)
-    bind.__kwdefaults__, bind.__qualname__ = keyword_defaults, function.__qualname__
+    bind = types.FunctionType(found["bind"].__code__, {}, function.__name__, function.__defaults__)
+    # The same dict: it may be changed in place.
+    bind.__kwdefaults__, bind.__qualname__ = function.__kwdefaults__, function.__qualname__
     plain = -1 if keyword or rest or more else len(positional) - given
-    return _Fit(code, defaults, keyword_defaults, plain, bind)
+    return _Fit(code, plain, bind)
 
 
-def _names_in(code: types.CodeType) -> tuple[Sequence[str], Sequence[str], str, str]:
-    """A function's parameters: positional ones, those of keywords, and what takes all others of either kind."""
+def _names_in(code: types.CodeType) -> Sequence[Sequence[str]]:
+    """A function's parameters: positional ones, those of keywords, and at most one that takes the rest of each kind."""
+    flags = code.co_flags
+    counts = (
+        code.co_argcount,
+        code.co_kwonlyargcount,
+        bool(flags & inspect.CO_VARARGS),
+        bool(flags & inspect.CO_VARKEYWORDS),
+    )
     names = iter(code.co_varnames)
-    positional = [next(names) for _ in range(code.co_argcount)]
-    keyword = [next(names) for _ in range(code.co_kwonlyargcount)]
-    rest = next(names) if code.co_flags & inspect.CO_VARARGS else ""
-    more = next(names) if code.co_flags & inspect.CO_VARKEYWORDS else ""
-    return positional, keyword, rest, more
+    return [list(itertools.islice(names, count)) for count in counts]

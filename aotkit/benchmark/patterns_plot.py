@@ -1,11 +1,10 @@
 """Speed-ups of fused patterns over eager, as bars."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aotkit.benchmark.patterns_report import EAGER, FORWARD, STEP, PatternsReport, Summit
+from aotkit.benchmark.patterns_report import EAGER, FORWARD, STEP, PatternsReport, Summit, sizes_of
 
 
 def plot(report: PatternsReport, path: str | Path) -> None:
@@ -26,8 +25,7 @@ def plot(report: PatternsReport, path: str | Path) -> None:
     dtypes = sorted({cell.first.dtype for cell in cells})
     columns = [(phase, dtype) for phase in (FORWARD, STEP) for dtype in dtypes]
     columns = [c for c in columns if any((cell.first.phase, cell.first.dtype) == c for cell in cells)]
-    elements = {cell.first.size: math.prod(cell.first.shape) for cell in cells}
-    sizes = sorted(elements, key=elements.__getitem__)
+    sizes = sizes_of(cells)
     variants = list(dict.fromkeys(row.variant for row in report.rows if row.variant != EAGER))
     if not cells or not variants:
         raise ValueError("No cell has times of eager and of something else, so there is nothing to draw.")

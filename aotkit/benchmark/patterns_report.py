@@ -1,5 +1,6 @@
 """What `python -m aotkit bench patterns` found, as a table and as JSON."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -105,6 +106,12 @@ class Summit:
     def roofline(self) -> float | None:
         """What part of our time a copy takes that moves no more than has to be moved."""
         return self.ours.ideal_seconds / self.ours.seconds("kernel") if self.ours and self.ours.ideal_seconds else None
+
+
+def sizes_of(cells: Sequence[Summit]) -> list[str]:
+    """Of all cells, from few elements to many; equal ones as they were measured."""
+    elements = {cell.first.size: math.prod(cell.first.shape) for cell in cells}
+    return sorted(elements, key=elements.__getitem__)
 
 
 @dataclass

@@ -1,11 +1,10 @@
 """All cells of `python -m aotkit bench patterns` in a few numbers."""
 
 import functools
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import geometric_mean
 
-from aotkit.benchmark.patterns_report import FORWARD, STEP, Summit
+from aotkit.benchmark.patterns_report import FORWARD, STEP, Summit, sizes_of
 
 # Geometric means over the plots of xFormers' documentation: NVFuser against eager, on a V100.
 PUBLISHED = {FORWARD: 2.62, STEP: 1.46}
@@ -53,8 +52,7 @@ def _memory(cells: Sequence[Summit]) -> Iterator[str]:
 
 
 def _ends(cells: Sequence[Summit]) -> Iterator[str]:
-    elements = {cell.first.size: math.prod(cell.first.shape) for cell in cells}
-    sizes = sorted(elements, key=elements.__getitem__)  # equal ones as they were measured
+    sizes = sizes_of(cells)
     small, large = sizes[:AT_AN_END], sizes[-AT_AN_END:]
     for phase in (FORWARD, STEP):
         own = [cell for cell in cells if cell.first.phase == phase]

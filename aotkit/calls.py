@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit.aot import boxed
+from aotkit.aot import boxed, relay
 from aotkit.errors import AotkitError, BudgetError, CompileError
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
@@ -92,20 +92,17 @@ def checked_once(run: Boxed, later: Boxed, gm: GraphModule, blame: Callable[[], 
     Args:
         later: what runs from the second time on.
     """
-    promised: list[Any] | None = [n.meta.get("val") if isinstance(n, torch.fx.Node) else n for n in results_of(gm)]
+    promised = [n.meta.get("val") if isinstance(n, torch.fx.Node) else n for n in results_of(gm)]
 
-    def call(args: list[Any]) -> Sequence[Any]:
-        nonlocal promised
-        if (expected := promised) is None:  # another thread may set it meanwhile
-            return later(args)
+    def first(args: list[Any]) -> Sequence[Any]:
         with blame():
             results = run(args)
-            _compare(results, expected)
-        promised = None
+            _compare(results, promised)
+        call.target = later
         return results
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    call = relay(first)
+    return call  # type: ignore[no-any-return]
 
 
 def _compare(results: Any, promised: Sequence[Any]) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.aot import copy_graph, part_of_graph, scalars_on
+from aotkit.aot import copy_graph, if_on_cpu, part_of_graph, scalars_on
 from aotkit.calls import Product, boxed_call, results_of
 from aotkit.inspection.costs import tensors_of
 from aotkit.inspection.nodes import is_symbolic
@@ -74,7 +74,10 @@ class Recorder:
             return compiled
         with part_of_graph():  # AOTAutograd has been told of the strides of the results
             on_cpu = self.compiler(copy_graph(gm), example_inputs)
-        return Unrecorded(Product(on_cpu, gm), Product(compiled, kept), numbers, device)
+        unrecorded = Unrecorded(Product(on_cpu, gm), Product(compiled, kept), numbers, device)
+        run = if_on_cpu(boxed_call(on_cpu), unrecorded, numbers)
+        run.kernels, run.observed = unrecorded.kernels, unrecorded.observed
+        return run  # type: ignore[no-any-return]
 
 
 class Unrecorded:
@@ -107,11 +110,14 @@ class Unrecorded:
 
     def _place(self, inputs: list[Any]) -> bool:
         """Whether a number is on the device; then all are now."""
-        is_moved = any(inputs[i].device == self._device for i in self._numbers)
-        if is_moved:
-            for i in self._numbers:
-                inputs[i] = inputs[i].to(self._device)
-        return is_moved
+        for i in self._numbers:
+            if not inputs[i].is_cpu:
+                break
+        else:
+            return False
+        for i in self._numbers:
+            inputs[i] = inputs[i].to(self._device)
+        return True
 
 
 def why_not(gm: GraphModule) -> str | None:

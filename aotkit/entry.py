@@ -73,7 +73,7 @@ class Entry:
         self._layouts = compiled.layouts
         self.way_in = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, len(inputs), recipe.name)
         self._seeded = signature.seeded
-        self._run = _with_seed(self.way_in.call) if signature.seeded else self.way_in.call
+        self._run = aot.with_seed(self.way_in.call) if signature.seeded else self.way_in.call
         self._rebuild = outputs.rebuilder()
 
     def run(self, tensors: list[Tensor]) -> Any:
@@ -165,16 +165,6 @@ def _is_traced_well(recipe: Recipe, signature: Signature) -> bool:
     plain = dataclasses.replace(recipe, backend=get_backend("nop"), partition=get_partitioner("default"))
     entry = Entry(plain, signature, ran_in_eager=True)
     return entry.compare(plain, signature, outcome_in_eager(signature)).passed
-
-
-def _with_seed(run: Callable[[list[Tensor]], Sequence[Any]]) -> Callable[[list[Tensor]], Sequence[Any]]:
-    library = aot.native.library()
-    seed = new_seed if library is None else library.new_seed
-
-    def call(tensors: list[Tensor]) -> Sequence[Any]:
-        return run([*tensors, seed()])
-
-    return call
 
 
 def _validity(

@@ -26,7 +26,7 @@ class GraphCompiler(Protocol):
     `dynamic=True`): read their shape, dtype, stride and device, not their values. No fake-tensor mode is active, so
     a compiler may create and compute on real tensors. A callable with the attribute `_boxed_call = True` takes one
     list instead, and may clear it to free its inputs early. One that is `Explained` tells what it launches; one with
-    a method `launches` tells before any call how many kernels a call launches.
+    a method `launches` tells before any call how many launches from Python a call costs the host.
     """
 
     def __call__(

@@ -26,7 +26,7 @@ def explained(product: Product) -> Explained:
 
 
 def launches_of(run: Any) -> float:
-    """How many kernels a call of what a compiler returned launches; infinity if it does not tell before a call."""
+    """How many launches from Python a call of what a compiler returned costs the host; infinity if it does not tell."""
     if isinstance(run, GraphModule):
         return len(Operators(run).kernels(()))
     tell = getattr(run, "launches", None)

@@ -49,6 +49,7 @@ from aotkit.aot.graphs import (
 )
 from aotkit.aot.joint import JOINT_TAGS, are_alike, partition_alone, tangents_of
 from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
+from aotkit.aot.relays import if_on_cpu, relay, with_seed
 from aotkit.aot.shared_random import SharedRandom
 from aotkit.aot.tensors import memory_pattern, negated, storage_users, tensor_guard, tensor_kind, why_eager_tensor
 from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
@@ -101,6 +102,7 @@ __all__ = [
     "gradient_uses",
     "graph_module",
     "has_torch_operators",
+    "if_on_cpu",
     "is_data_dependent",
     "is_foreign_tensor",
     "is_traced",
@@ -119,6 +121,7 @@ __all__ = [
     "pytree_children",
     "random_state",
     "random_states",
+    "relay",
     "run_watched",
     "scalars_on",
     "separate_gradients",
@@ -136,6 +139,7 @@ __all__ = [
     "why_eager",
     "why_eager_outputs",
     "why_eager_tensor",
+    "with_seed",
     "without_autocast",
     "without_saved_tensor_hooks",
 ]

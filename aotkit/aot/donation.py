@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aotkit.aot.relays import unless_retained
+
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
 
@@ -32,15 +34,13 @@ def sparing_retained(run: Boxed, donated: Sequence[int]) -> Boxed:
     """Give a backward graph copies of what it overwrites where autograd needs that once more."""
     if not donated:
         return run
-    is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
-    def call(inputs: list[Any]) -> Sequence[Any]:
-        if is_retained():
-            for i in donated:
-                inputs[i] = _copied(inputs[i])
+    def spared(inputs: list[Any]) -> Sequence[Any]:
+        for i in donated:
+            inputs[i] = _copied(inputs[i])
         return run(inputs)
 
-    return call
+    return unless_retained(run, spared)
 
 
 def _copied(tensor: Tensor) -> Tensor:

@@ -9,11 +9,9 @@ one guard checks all inputs at once; assertions about what other libraries' kern
 
 import functools
 import hashlib
-import inspect
 import linecache
 import re
 import textwrap
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -26,11 +24,12 @@ from torch import Tensor
 from torch._inductor import compile_fx
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
-from torch._inductor.utils import get_donated_idxs
+from torch._inductor.utils import align_inputs_from_check_idxs, get_donated_idxs
 from torch._inductor.virtualized import V
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
+from aotkit.aot.cpp_launches import CPP_LAUNCH, launched_graph, within_alignment
 from aotkit.aot.cpu_numbers import leave_numbers_to_kernels
 from aotkit.aot.dependent_launches import dependent_launches
 from aotkit.aot.early_lookups import early_lookups
@@ -93,9 +92,9 @@ def compile_inner(
         for change in KERNELS:
             changed.enter_context(change())
         compiled = compile_fx.compile_fx_inner(gm, example_inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
-    run = _with_context(compiled) if cpp_wrapper else short_call(compiled, example_inputs)
+    run = launched_graph(compiled) if cpp_wrapper else short_call(compiled, example_inputs)
     run.kernels = lambda inputs: kernels_of(compiled)  # type: ignore[attr-defined]
-    run.launches = lambda: len(kernels_of(compiled))  # type: ignore[attr-defined]
+    run.launches = lambda: len(kernels_of(compiled)) * (CPP_LAUNCH if cpp_wrapper else 1)  # type: ignore[attr-defined]
     run.observed = functools.partial(_observed, compiled)  # type: ignore[attr-defined]
     return run
 
@@ -147,22 +146,6 @@ def _digits(node: Any) -> float:
     values = pytree.tree_leaves(node.meta.get("val"))
     types = [v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point()]
     return 1 / torch.finfo(types[0]).eps if types else 0.0
-
-
-_thread = threading.local()
-
-
-def _with_context(run: Boxed) -> Boxed:
-    """The C++ wrapper calls the driver, which knows no context in a thread that has used no CUDA runtime yet."""
-
-    def call(inputs: list[Any]) -> Sequence[Any]:
-        if not hasattr(_thread, "has_context"):
-            torch.zeros(1, device="cuda")
-            _thread.has_context = True
-        return run(inputs)
-
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
 
 
 def fold_and_fuse(gm: GraphModule, inputs: Any) -> None:
@@ -221,16 +204,10 @@ def _rewritten(compiled: Any, rewrite: Callable[[MethodType], Boxed]) -> Boxed |
     method = getattr(runner, "call", None)
     if not isinstance(method, MethodType):
         return None
-    entry = compiled.current_callable
-    if entry == method:
-        return rewrite(method)
-    # On CUDA, what copies misaligned inputs may stand around it.
-    parts = dict(inspect.getclosurevars(entry).nonlocals) if inspect.isfunction(entry) else {}
-    if parts.pop("model", None) == method and parts.keys() == {"inputs_to_check", "mutated_input_idxs"}:
-        from torch._inductor.utils import align_inputs_from_check_idxs
-
-        return align_inputs_from_check_idxs(rewrite(method), **parts)
-    return None
+    called, alignment = within_alignment(compiled.current_callable)
+    if called != method:
+        return None
+    return align_inputs_from_check_idxs(rewrite(method), **alignment) if alignment else rewrite(method)
 
 
 def _without_input_assertions(method: MethodType, owner: Any) -> MethodType:

@@ -150,8 +150,8 @@ def _lean(
 def _differentiable(run: Boxed, backward: "_Backward", outputs: int) -> Callable[[list[Tensor]], Sequence[Any]]:
     """Calls of a forward graph as a node of autograd: in C++ where that is built, else in Python."""
     if (library := native.library()) is not None:
-        differentiable = tuple(i in backward.tangents for i in range(outputs))
-        return library.Differentiable(run, backward.gradients, differentiable, tuple(backward.differentiated))  # type: ignore[no-any-return]
+        numbers = tuple(backward.tangents), tuple(backward.differentiated)
+        return library.Differentiable(run, backward, outputs, *numbers)  # type: ignore[no-any-return]
     return _differentiable_in_python(run, backward, outputs)
 
 
@@ -160,6 +160,7 @@ def _differentiable_in_python(
 ) -> Callable[[list[Tensor]], Sequence[Any]]:
     constants = sorted(set(range(outputs)) - set(backward.tangents))
     several = len(backward.tangents) > 1
+    takes_all = backward.differentiated == list(range(backward.inputs))
     is_view = Tensor._is_view
 
     class Compiled(Function):
@@ -182,7 +183,8 @@ def _differentiable_in_python(
         def backward(ctx: Any, *incoming: Tensor | None) -> Any:
             values = list(ctx.saved_tensors)
             ctx.maybe_clear_saved_tensors()  # unless the graph is retained; the compiled graph frees the values itself
-            return None, *backward.gradients(values, incoming)
+            found = backward.gradients(values, incoming)
+            return None, *(found if takes_all else [found[i] for i in backward.differentiated])
 
     # `Function.apply` itself only adds what functorch's transforms need.
     apply: Any = super(Function, Compiled).apply
@@ -200,7 +202,10 @@ class _Backward:
 
     Attributes:
         tangents: for each tangent, the output it belongs to.
-        differentiated: the inputs that get gradients.
+        inputs: how many there are.
+        differentiated: those that get gradients.
+        run: takes a list of saved values and tangents, which it may empty; returns a gradient, or None, for each input.
+        accepts: whether tangents are as those of the last call were. Then C++ calls `run` itself, if no switch is on.
     """
 
     def __init__(
@@ -209,32 +214,32 @@ class _Backward:
         self.tangents = tangents
         (output,) = gm.graph.find_nodes(op="output")
         self.differentiated = [i for i, gradient in enumerate(output.args[0]) if gradient is not None]
-        self._all = len(self.differentiated) == len(output.args[0])
-        self._run = run
+        self.inputs = len(output.args[0])
+        self.run = run
         self._uses = uses
         self._name = name
         self._expected = [n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")[-len(tangents) :]]
-        self._accepts: Callable[..., bool] = lambda *_: False
+        self.accepts: Callable[..., bool] = lambda *_: False
         self._deterministic = torch._C._get_deterministic_algorithms()
 
     def gradients(self, values: list[Any], incoming: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """The gradients of the differentiated inputs; empties the list of saved values."""
+        """A gradient, or None, for each input; empties the list of saved values."""
         if torch.is_grad_enabled() or (torch._C._get_deterministic_algorithms() and not self._deterministic):
             self._refuse()
         tangents: Sequence[Any] = incoming if len(incoming) == 1 else [incoming[i] for i in self.tangents]
-        if not self._accepts(*tangents):
+        if not self.accepts(*tangents):
             tangents = [self._coerced(t, expected) for t, expected in zip(tangents, self._expected, strict=True)]
-            self._accepts = tensor_guard(tangents)
+            self.accepts = tensor_guard(tangents)
         values += tangents
         del tangents
         if torch._C._is_any_autocast_enabled():
             with torch._C._DisableAutocast():
-                found = self._run(values)
+                found = self.run(values)
         else:
-            found = self._run(values)
+            found = self.run(values)
         if self._uses is not None:
             found = self._without_unused(found, incoming)
-        return found if self._all else [found[i] for i in self.differentiated]
+        return found
 
     def _refuse(self) -> None:
         if torch.is_grad_enabled():

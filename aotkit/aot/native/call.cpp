@@ -4,6 +4,7 @@
 // outputs a `CompiledCall` as their grad_fn, which runs the backward graph.
 
 #include "guards.h"
+#include "relays.h"
 #include "seed.h"
 
 #include <torch/csrc/autograd/engine.h>
@@ -14,6 +15,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -77,8 +79,57 @@ class Items {
   pybind11::object fast_;
 };
 
+using Object = pybind11::object;
+
+Object made(PyObject* object) {
+  if (!object) rethrow();
+  return pybind11::reinterpret_steal<Object>(object);
+}
+
+// Whether a switch is on that the backward graph may not be made for.
+bool is_switched() {
+  const auto local = c10::impl::tls_local_dispatch_key_set();
+  return at::GradMode::is_enabled() || at::globalContext().deterministicAlgorithms() ||
+      !(c10::autocast_dispatch_keyset - local.excluded_).empty();
+}
+
+struct Differentiable {
+  PyObject_HEAD
+  vectorcallfunc call;
+  PyObject* forward;
+  PyObject* backward;  // a `_Backward` of lean.py
+  PyObject* run;  // its backward graph
+  std::vector<bool>* differentiable;  // for each output whether it has a gradient
+  std::vector<Py_ssize_t>* tangents;  // for each tangent, the output it belongs to
+  std::vector<Py_ssize_t>* inputs;  // those that get gradients
+
+  // Appends the tangents of the backward graph to the saved values, if they are as those of the last call were.
+  bool take(PyObject* values, const std::vector<Object>& incoming) const {
+    static PyObject* const name = PyUnicode_InternFromString("accepts");
+    std::vector<PyObject*> taken;
+    for (const auto i : *tangents) taken.push_back(incoming[i].ptr());
+    const Object accepts = made(PyObject_GetAttr(backward, name));
+    const Object is_accepted = made(PyObject_Vectorcall(accepts.ptr(), taken.data(), taken.size(), nullptr));
+    if (is_accepted.ptr() != Py_True) return false;
+    for (PyObject* tangent : taken) {
+      if (PyList_Append(values, tangent) < 0) rethrow();
+    }
+    return true;
+  }
+
+  // As `_Backward` gives them: it makes of the tangents what the graph takes, or refuses.
+  Object gradients(PyObject* values, std::vector<Object>&& incoming) const {
+    static PyObject* const name = PyUnicode_InternFromString("gradients");
+    const Object given = made(PyTuple_New(static_cast<Py_ssize_t>(incoming.size())));
+    for (size_t i = 0; i < incoming.size(); ++i) {
+      PyTuple_SET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i), incoming[i].release().ptr());
+    }
+    return made(PyObject_CallMethodObjArgs(backward, name, values, given.ptr(), nullptr));
+  }
+};
+
 struct CompiledCall : public Node {
-  explicit CompiledCall(PyObject* backward) : backward_(backward) {}
+  explicit CompiledCall(PyObject* owner) : owner_(owner) {}
 
   std::string name() const override { return "CompiledBackward"; }
 
@@ -94,46 +145,39 @@ struct CompiledCall : public Node {
 
   variable_list apply(variable_list&& incoming) override {
     pybind11::gil_scoped_acquire gil;
-    auto values = pybind11::reinterpret_steal<pybind11::object>(PyList_New(static_cast<Py_ssize_t>(saved_.size())));
-    if (!values) rethrow();
-    const auto self = getptr();
-    for (size_t i = 0; i < saved_.size(); ++i) {
-      PyList_SET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i), THPVariable_Wrap(saved_[i].unpack(self)));
-    }
-    if (!get_current_graph_task_keep_graph()) release_variables();  // the backward graph frees each after its last use
-    auto tangents = pybind11::reinterpret_steal<pybind11::object>(PyTuple_New(static_cast<Py_ssize_t>(incoming.size())));
-    if (!tangents) rethrow();
-    for (size_t i = 0; i < incoming.size(); ++i) {
-      PyTuple_SET_ITEM(tangents.ptr(), static_cast<Py_ssize_t>(i), THPVariable_Wrap(incoming[i]));  // None if undefined
-    }
+    const auto& owner = *reinterpret_cast<const Differentiable*>(owner_.get());
+    const Object values = saved_values();
+    std::vector<Object> given;  // None where undefined
+    given.reserve(incoming.size());
+    for (const auto& tangent : incoming) given.push_back(made(THPVariable_Wrap(tangent)));
     incoming.clear();
-    PyObject* arguments[] = {values.ptr(), tangents.ptr()};
-    auto results =
-        pybind11::reinterpret_steal<pybind11::object>(PyObject_Vectorcall(backward_.get(), arguments, 2, nullptr));
-    if (!results) rethrow();
+    const bool is_taken = !is_switched() && owner.take(values.ptr(), given);
+    if (is_taken) given.clear();
+    const Object results = is_taken ? made(PyObject_CallOneArg(owner.run, values.ptr()))
+                                    : owner.gradients(values.ptr(), std::move(given));
     const Items gradients(results.ptr());
-    TORCH_CHECK(
-        gradients.size() == static_cast<Py_ssize_t>(num_outputs()), "a backward graph returned ", gradients.size(),
-        " gradients for ", num_outputs(), " inputs");
-    variable_list found(num_outputs());
-    for (size_t i = 0; i < found.size(); ++i) {
-      if (gradients[i] != Py_None) found[i] = gradients.tensor(i);
+    variable_list found;
+    found.reserve(num_outputs());
+    for (const auto i : *owner.inputs) {
+      TORCH_CHECK_INDEX(i < gradients.size(), "a backward graph returned ", gradients.size(), " gradients");
+      found.push_back(gradients[i] == Py_None ? at::Tensor() : gradients.tensor(i));
     }
     return found;
   }
 
  private:
-  Reference backward_;
-  std::vector<SavedVariable> saved_;
-};
+  Object saved_values() {
+    Object values = made(PyList_New(static_cast<Py_ssize_t>(saved_.size())));
+    const auto self = getptr();
+    for (size_t i = 0; i < saved_.size(); ++i) {
+      PyList_SET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i), THPVariable_Wrap(saved_[i].unpack(self)));
+    }
+    if (!get_current_graph_task_keep_graph()) release_variables();  // the backward graph frees each after its last use
+    return values;
+  }
 
-struct Differentiable {
-  PyObject_HEAD
-  vectorcallfunc call;
-  PyObject* forward;
-  PyObject* backward;
-  std::vector<bool>* differentiable;  // for each output whether it has a gradient
-  std::vector<Py_ssize_t>* inputs;  // those that get gradients
+  Reference owner_;
+  std::vector<SavedVariable> saved_;
 };
 
 PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObject* keywords) {
@@ -142,7 +186,7 @@ PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObj
   TORCH_CHECK_TYPE(
       PyVectorcall_NARGS(count) == 1 && !keywords && PyList_Check(arguments[0]), "expected one list of tensors");
   PyObject* given = arguments[0];
-  auto* compiled = new CompiledCall(self->backward);
+  auto* compiled = new CompiledCall(object);
   const NodePointer node = owned(compiled);
   edge_list edges;
   edges.reserve(self->inputs->size());
@@ -175,25 +219,30 @@ PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObj
   END_HANDLE_TH_ERRORS
 }
 
+// Takes the forward graph, a `_Backward`, the number of outputs, and the numbers of the outputs that have tangents, in
+// their order, and of the inputs that get gradients.
 PyObject* create(PyTypeObject* type, PyObject* arguments, PyObject* /*keywords*/) {
-  PyObject *forward = nullptr, *backward = nullptr, *differentiable = nullptr, *inputs = nullptr;
+  PyObject *forward = nullptr, *backward = nullptr, *tangents = nullptr, *inputs = nullptr;
+  Py_ssize_t outputs = 0;
   if (!PyArg_ParseTuple(
-          arguments, "OOO!O!", &forward, &backward, &PyTuple_Type, &differentiable, &PyTuple_Type, &inputs)) {
+          arguments, "OOnO!O!", &forward, &backward, &outputs, &PyTuple_Type, &tangents, &PyTuple_Type, &inputs)) {
     return nullptr;
   }
+  auto of_tangents = numbers_of(tangents, outputs);
+  auto of_inputs = of_tangents ? numbers_of(inputs, PY_SSIZE_T_MAX) : nullptr;
+  if (!of_inputs) return nullptr;
+  const Object run = pybind11::reinterpret_steal<Object>(PyObject_GetAttrString(backward, "run"));
+  if (!run) return nullptr;
   auto* self = reinterpret_cast<Differentiable*>(type->tp_alloc(type, 0));
   if (!self) return nullptr;
   self->call = call;
   self->forward = Py_NewRef(forward);
   self->backward = Py_NewRef(backward);
-  self->differentiable = new std::vector<bool>();
-  self->inputs = new std::vector<Py_ssize_t>();
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(differentiable); ++i) {
-    self->differentiable->push_back(PyTuple_GET_ITEM(differentiable, i) == Py_True);
-  }
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); ++i) {
-    self->inputs->push_back(PyLong_AsSsize_t(PyTuple_GET_ITEM(inputs, i)));
-  }
+  self->run = Py_NewRef(run.ptr());
+  self->differentiable = new std::vector<bool>(outputs);
+  for (const auto i : *of_tangents) (*self->differentiable)[i] = true;
+  self->tangents = of_tangents.release();
+  self->inputs = of_inputs.release();
   return reinterpret_cast<PyObject*>(self);
 }
 
@@ -201,6 +250,7 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
   auto* self = reinterpret_cast<Differentiable*>(object);
   Py_VISIT(self->forward);
   Py_VISIT(self->backward);
+  Py_VISIT(self->run);
   return 0;
 }
 
@@ -208,6 +258,7 @@ int clear(PyObject* object) {
   auto* self = reinterpret_cast<Differentiable*>(object);
   Py_CLEAR(self->forward);
   Py_CLEAR(self->backward);
+  Py_CLEAR(self->run);
   return 0;
 }
 
@@ -216,6 +267,7 @@ void destroy(PyObject* object) {
   PyObject_GC_UnTrack(object);
   clear(object);
   delete self->differentiable;
+  delete self->tangents;
   delete self->inputs;
   Py_TYPE(object)->tp_free(object);
 }
@@ -234,7 +286,7 @@ PyMODINIT_FUNC PyInit_aotkit_native() {
   PyObject* module = PyModule_Create(&definition);
   if (!module) return nullptr;
   if (PyModule_AddObjectRef(module, "Differentiable", reinterpret_cast<PyObject*>(&type)) < 0 || !add_guards(module) ||
-      PyModule_AddFunctions(module, seed_functions) < 0) {
+      !add_relays(module) || PyModule_AddFunctions(module, seed_functions) < 0) {
     Py_CLEAR(module);
   }
   return module;

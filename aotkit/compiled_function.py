@@ -99,13 +99,13 @@ class CompiledFunction(Generic[P, R]):
         self._dynamo = DynamoFunction(self._recipe, check, on_error) if capture == "dynamo" else None
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling():
             return self.__wrapped__(*args, **kwargs)
         if (found := self._find(args, kwargs)) is None:
             return self._call_anew(args, kwargs)  # type: ignore[no-any-return]
         entry, tensors = found
         if type(entry) is Entry:
-            return entry.run(tensors)  # type: ignore[no-any-return]
+            return entry.rebuild(entry.run_graphs(tensors))  # type: ignore[no-any-return]
         return self.__wrapped__(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:

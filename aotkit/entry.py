@@ -36,6 +36,8 @@ class Entry:
         report: the verdict of the check, if there was one.
         accepts: whether it is valid for these flat inputs; everything else has been compared.
         way_in: how a call comes to the graphs.
+        run_graphs: takes the flat inputs, in a list that it may empty; returns what the graphs compute.
+        rebuild: makes the result of the function of that.
         products: what the compilers made of them.
     """
 
@@ -73,12 +75,12 @@ class Entry:
         self._layouts = compiled.layouts
         self.way_in = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, len(inputs), recipe.name)
         self._seeded = signature.seeded
-        self._run = aot.with_seed(self.way_in.call) if signature.seeded else self.way_in.call
-        self._rebuild = outputs.rebuilder()
+        self.run_graphs = aot.with_seed(self.way_in.call) if signature.seeded else self.way_in.call
+        self.rebuild = outputs.rebuilder()
 
     def run(self, tensors: list[Tensor]) -> Any:
-        """Run the compiled forward graph; its outputs carry the compiled backward graph. May empty the list."""
-        return self._rebuild(self._run(tensors))
+        """The result of the function; its tensors carry the compiled backward graph. May empty the list."""
+        return self.rebuild(self.run_graphs(tensors))
 
     def kernels(self, tensors: list[Tensor]) -> "Kernels":
         """What the graphs launch, timed on copies of these inputs."""

@@ -81,6 +81,51 @@ def test_gradient_of_a_gradient_that_comes_as_none_or_expanded(compile):
     yield lambda: torch.autograd.grad(y, x, torch.ones(3))
 
 
+@agrees
+def test_backward_of_another_kind_after_ordinary_ones(compile):
+    """What the last backward pass was like is remembered."""
+    f = compile(lambda x, y: (x * y, (x + y).sin(), x.detach()))
+    x, y = (torch.randn(3, 4, requires_grad=True) for _ in range(2))
+    ones, more = torch.ones(3, 4), torch.randn(4, 3).t()
+
+    def gradients(*cotangents):
+        taken = [(out, g) for out, g in zip(f(x, y)[:2], cotangents, strict=True) if g is not None]
+        return torch.autograd.grad([out for out, _ in taken], (x, y), [g for _, g in taken])
+
+    for _ in range(3):
+        yield gradients(ones, ones)
+    yield [g.contiguous() for g in gradients(more, ones)]
+    yield [g.contiguous() for g in gradients(ones, more)]
+    yield [g.contiguous() for g in gradients(ones[:1].expand(3, 4), ones)]
+    yield gradients(ones, None)
+    yield gradients(None, ones)
+    for _ in range(2):
+        out, _, _ = f(x, y)
+        with torch.autocast("cpu", torch.bfloat16):
+            yield torch.autograd.grad(out, (x, y), ones)
+        out, _, _ = f(x, y)
+        with torch.inference_mode():
+            yield torch.autograd.grad(out, (x, y), ones)
+    yield gradients(ones, ones)
+
+
+def test_switches_turned_on_after_ordinary_passes_are_refused():
+    f = aotkit.compile(lambda x: x.sin().sum(), backend="nop")
+    x = torch.randn(3, requires_grad=True)
+    for _ in range(2):
+        f(x).backward()
+    y = f(x)
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(aotkit.UnsupportedError, match="turned on between"):
+            y.backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    with pytest.raises(aotkit.UnsupportedError, match="create_graph"):
+        torch.autograd.grad(f(x), x, create_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(f(x), x), (x.detach().cos(),))
+
+
 def test_second_derivatives_are_refused():
     f = aotkit.compile(lambda x: x.sin().sum(), backend="nop")
     x = torch.randn(3, requires_grad=True)

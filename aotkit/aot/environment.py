@@ -21,6 +21,10 @@ from aotkit.errors import TraceError
 # What surrounds a call, as Python expressions: a guard evaluates each on every call, so each costs some 20 ns.
 # `SURROUNDINGS` has the names that they use.
 
+# What torch's `_has_any_global_hook` looks at; that is a function in Python.
+_HOOKS = ("backward_pre", "backward", "forward_pre", "forward")
+_GLOBAL_HOOKS = " or ".join(f"modules._global_{kind}_hooks" for kind in _HOOKS)
+
 # Whatever is true here tells why a compiled graph must not run now: something outside wants to see every operation.
 REASONS_FOR_EAGER = {
     "transform() is not None": "it is called inside a functorch transform (grad, vmap, jvp, ...)",
@@ -29,7 +33,7 @@ REASONS_FOR_EAGER = {
     "forward_ad._current_level >= 0": "it is called inside forward_ad.dual_level()",
     "jit_trace() is not None": "torch.jit is tracing it",
     "parametrize._cache_enabled": "torch.nn.utils.parametrize.cached() is active",
-    "global_hooks()": "a global module hook is registered",
+    _GLOBAL_HOOKS: "a global module hook is registered",
 }
 
 # Global switches that decide what a function computes or how it is compiled, the gradient mode first.
@@ -74,7 +78,7 @@ SURROUNDINGS: dict[str, Any] = {
     "forward_ad": torch.autograd.forward_ad,
     "jit_trace": torch._C._get_tracing_state,
     "parametrize": parametrize,
-    "global_hooks": nn.modules.module._has_any_global_hook,
+    "modules": nn.modules.module,
     "grad_enabled": torch.is_grad_enabled,
     "inference_mode": torch.is_inference_mode_enabled,
     "any_autocast": torch._C._is_any_autocast_enabled,

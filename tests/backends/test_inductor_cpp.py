@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import aotkit
+from aotkit import get_backend
+from aotkit.aot import native
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="inductor_cpp needs a CUDA device")
 
@@ -18,6 +20,17 @@ def test_runs_in_a_thread_that_has_not_used_cuda():
     thread.start()
     thread.join()
     torch.testing.assert_close(results, [want])
+
+
+def test_python_around_the_launches_is_known():
+    """Else calls would take the long way, unnoticed."""
+    x = torch.randn(64, 64, device="cuda", requires_grad=True)
+    gm = aotkit.extract(lambda x: x.softmax(1), x).forward
+    inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+    native.build()
+    run = get_backend("inductor_cpp").fw_compiler(gm, inputs)
+    assert type(run).__module__ == "aotkit_native"
+    assert run.target.__name__ == "inductor_entry_cpp"
 
 
 @pytest.mark.parametrize("elements", [2**10, 2**21])

@@ -5,9 +5,14 @@ import weakref
 
 import pytest
 import torch
+from torch import fx
+from torch._inductor import compile_fx
+from torch._subclasses import FakeTensorMode
 
 from aotkit.aot import native
+from aotkit.aot.cpp_launches import launched_graph
 from aotkit.aot.relays import if_on_cpu, relay, unless_retained, with_seed
+from aotkit.calls import boxed_call
 
 needs_compiler = pytest.mark.skipif(native.library_path() is None, reason="no C++ compiler")
 
@@ -80,6 +85,16 @@ def test_seed_is_the_last_input():
     assert [t.dtype for t in first] == [torch.float32, torch.int64]
     torch.manual_seed(3)
     assert [call([])[0], call([])[0]] == [first[1], second[0]]
+
+
+def test_graph_without_operations_is_called_as_it_is():
+    """Inductor returns a function for it."""
+    x = torch.ones(4)
+    graph = fx.symbolic_trace(lambda x: (None, x))
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(x)
+    run = launched_graph(compile_fx.compile_fx_inner(graph, [fake], cpp_wrapper=True))
+    assert boxed_call(run)([x]) == (None, x)
 
 
 @needs_compiler

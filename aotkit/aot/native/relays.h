@@ -79,9 +79,6 @@ PyObject* with_seed(PyObject* object, PyObject* const* arguments, size_t count, 
   END_HANDLE_TH_ERRORS
 }
 
-// For a graph for which Inductor wrote C++ that launches its kernels: what the Python around that does. The target takes
-// and returns capsules with handles of tensors; the other one, inputs that this is not for.
-
 constexpr uintptr_t ALIGNMENT = 16;  // bytes, as in torch._inductor.utils
 
 // Whether all inputs are tensors, and those aligned that have to be.
@@ -92,7 +89,7 @@ bool are_plain(const Relay* self, PyObject* inputs) {
   }
   for (const auto i : *self->numbers) {
     if (i >= size) return false;
-    const auto address = reinterpret_cast<uintptr_t>(THPVariable_Unpack(PyList_GET_ITEM(inputs, i)).data_ptr());
+    const auto address = reinterpret_cast<uintptr_t>(THPVariable_Unpack(PyList_GET_ITEM(inputs, i)).const_data_ptr());
     if (address % ALIGNMENT) return false;
   }
   return true;
@@ -101,9 +98,49 @@ bool are_plain(const Relay* self, PyObject* inputs) {
 // Whether this thread has used the CUDA runtime; else the driver, which the C++ calls, would know no context in it.
 thread_local bool has_context = false;
 
+using List = pybind11::object;
+
+List new_list(size_t size) {
+  auto list = pybind11::reinterpret_steal<List>(PyList_New(static_cast<Py_ssize_t>(size)));
+  if (!list) throw python_error();
+  return list;
+}
+
+// Capsules with new handles of these tensors, for Inductor's C++ to take.
+List handles_of(PyObject* inputs) {
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(PyList_GET_SIZE(inputs));
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(inputs); ++i) {
+    tensors.push_back(THPVariable_Unpack(PyList_GET_ITEM(inputs, i)));
+  }
+  const auto handles = torch::aot_inductor::unsafe_alloc_new_handles_from_tensors(tensors);
+  List capsules = new_list(handles.size());
+  for (size_t i = 0; i < handles.size(); ++i) {
+    PyList_SET_ITEM(capsules.ptr(), static_cast<Py_ssize_t>(i), PyCapsule_New(handles[i], nullptr, nullptr));
+  }
+  return capsules;
+}
+
+// The tensors whose handles are in the capsules that it returned; it has None where there is none.
+List tensors_of(const List& capsules) {
+  std::vector<AtenTensorHandle> handles;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(capsules.ptr()); ++i) {
+    PyObject* item = PyList_GET_ITEM(capsules.ptr(), i);
+    void* handle = item == Py_None ? nullptr : PyCapsule_GetPointer(item, nullptr);
+    handles.push_back(reinterpret_cast<AtenTensorHandle>(handle));
+  }
+  auto tensors = torch::aot_inductor::alloc_tensors_by_stealing_from_handles(handles.data(), handles.size());
+  List results = new_list(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    PyList_SET_ITEM(results.ptr(), static_cast<Py_ssize_t>(i), THPVariable_Wrap(std::move(tensors[i])));
+  }
+  return results;
+}
+
+// For a graph for which Inductor wrote C++ that launches its kernels: what the Python around that does. The target is
+// that C++, between capsules with handles of tensors; the other one takes inputs that this is not for.
 PyObject* launch(PyObject* object, PyObject* const* arguments, size_t count, PyObject* keywords) {
   HANDLE_TH_ERRORS
-  using pybind11::reinterpret_steal;
   auto* self = reinterpret_cast<Relay*>(object);
   PyObject* inputs = list_of(arguments, count, keywords);
   if (!has_context || !self->has_run || !are_plain(self, inputs)) {
@@ -111,34 +148,12 @@ PyObject* launch(PyObject* object, PyObject* const* arguments, size_t count, PyO
     if (results) has_context = self->has_run = true;
     return results;
   }
-  std::vector<at::Tensor> tensors;
-  tensors.reserve(PyList_GET_SIZE(inputs));
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(inputs); ++i) {
-    tensors.push_back(THPVariable_Unpack(PyList_GET_ITEM(inputs, i)));
-  }
-  const auto owned = torch::aot_inductor::unsafe_alloc_new_handles_from_tensors(tensors);
-  tensors.clear();  // the graph frees each after its last use
-  const auto given = reinterpret_steal<pybind11::object>(PyList_New(static_cast<Py_ssize_t>(owned.size())));
-  if (!given) throw python_error();
-  for (size_t i = 0; i < owned.size(); ++i) {
-    PyList_SET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i), PyCapsule_New(owned[i], nullptr, nullptr));
-  }
+  const List handles = handles_of(inputs);
+  // The graph frees each input after its last use.
   if (PyList_SetSlice(inputs, 0, PyList_GET_SIZE(inputs), nullptr) < 0) throw python_error();
-  const auto found = reinterpret_steal<pybind11::object>(PyObject_CallOneArg(self->target, given.ptr()));
+  const auto found = pybind11::reinterpret_steal<List>(PyObject_CallOneArg(self->target, handles.ptr()));
   if (!found) throw python_error();
-  std::vector<AtenTensorHandle> handles;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(found.ptr()); ++i) {
-    PyObject* item = PyList_GET_ITEM(found.ptr(), i);
-    void* handle = item == Py_None ? nullptr : PyCapsule_GetPointer(item, nullptr);
-    handles.push_back(reinterpret_cast<AtenTensorHandle>(handle));
-  }
-  auto results = torch::aot_inductor::alloc_tensors_by_stealing_from_handles(handles.data(), handles.size());
-  auto returned = reinterpret_steal<pybind11::object>(PyList_New(static_cast<Py_ssize_t>(results.size())));
-  if (!returned) throw python_error();
-  for (size_t i = 0; i < results.size(); ++i) {
-    PyList_SET_ITEM(returned.ptr(), static_cast<Py_ssize_t>(i), THPVariable_Wrap(std::move(results[i])));
-  }
-  return returned.release().ptr();
+  return tensors_of(found).release().ptr();
   END_HANDLE_TH_ERRORS
 }
 
@@ -158,11 +173,12 @@ std::unique_ptr<std::vector<Py_ssize_t>> numbers_of(PyObject* tuple, Py_ssize_t 
 
 extern PyTypeObject relay_type;
 
-// Takes the target, the other one, and numbers of inputs.
-template <vectorcallfunc call>
+// Takes the target, the other one if the function needs it, and numbers of inputs.
+template <vectorcallfunc call, bool has_other>
 PyObject* new_relay(PyObject* /*module*/, PyObject* arguments) {
   PyObject *target = nullptr, *other = nullptr, *of_inputs = nullptr;
-  if (!PyArg_ParseTuple(arguments, "O|OO!", &target, &other, &PyTuple_Type, &of_inputs)) return nullptr;
+  const char* format = has_other ? "OO|O!" : "O";
+  if (!PyArg_ParseTuple(arguments, format, &target, &other, &PyTuple_Type, &of_inputs)) return nullptr;
   auto numbers = std::make_unique<std::vector<Py_ssize_t>>();
   if (of_inputs && !(numbers = numbers_of(of_inputs, PY_SSIZE_T_MAX))) return nullptr;
   auto* self = reinterpret_cast<Relay*>(relay_type.tp_alloc(&relay_type, 0));
@@ -207,11 +223,11 @@ PyGetSetDef relay_attributes[] = {
 PyTypeObject relay_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 PyMethodDef relay_functions[] = {
-    {"relay", new_relay<relay>, METH_VARARGS, "Calls its target."},
-    {"unless_retained", new_relay<unless_retained>, METH_VARARGS, "Calls the second where autograd keeps the graph."},
-    {"if_on_cpu", new_relay<if_on_cpu>, METH_VARARGS, "Calls the second unless inputs of these numbers are on the CPU."},
-    {"with_seed", new_relay<with_seed>, METH_VARARGS, "Calls it with one more input, a new seed."},
-    {"launched", new_relay<launch>, METH_VARARGS, "Calls Inductor's C++; the second unless these inputs are aligned."},
+    {"relay", new_relay<relay, false>, METH_VARARGS, "Calls its target."},
+    {"unless_retained", new_relay<unless_retained, true>, METH_VARARGS, "Calls the second where the graph is kept."},
+    {"if_on_cpu", new_relay<if_on_cpu, true>, METH_VARARGS, "Calls the second unless these inputs are on the CPU."},
+    {"with_seed", new_relay<with_seed, false>, METH_VARARGS, "Calls it with one more input, a new seed."},
+    {"launched", new_relay<launch, true>, METH_VARARGS, "Calls Inductor's C++; the second if an input is misaligned."},
     {nullptr, nullptr, 0, nullptr}};
 
 // Adds the functions to the module; false with a Python error set.

@@ -1,4 +1,4 @@
-"""Build, keep and load the parts of a call that are worth C++: `call.cpp`, with `guards.h`.
+"""Build, keep and load the parts of a call that are worth C++: `call.cpp`, with the headers.
 
 It is built once for each version of torch and Python, in the background, while everything runs in Python; compilations
 after that use it. `AOTKIT_NATIVE=0` keeps to Python, `AOTKIT_NATIVE=1` waits for the build.

@@ -105,6 +105,7 @@ class CompiledFunction(Generic[P, R]):
             return self._call_anew(args, kwargs)  # type: ignore[no-any-return]
         entry, tensors = found
         if type(entry) is Entry:
+            # What `entry.run` does, without its frame.
             return entry.rebuild(entry.run_graphs(tensors))  # type: ignore[no-any-return]
         return self.__wrapped__(*args, **kwargs)
 

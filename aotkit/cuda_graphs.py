@@ -75,7 +75,7 @@ class Recorder:
         with part_of_graph():  # AOTAutograd has been told of the strides of the results
             on_cpu = self.compiler(copy_graph(gm), example_inputs)
         unrecorded = Unrecorded(Product(on_cpu, gm), Product(compiled, kept), numbers, device)
-        run = if_on_cpu(boxed_call(on_cpu), unrecorded, numbers)
+        run = if_on_cpu(boxed_call(on_cpu), unrecorded.on_device, numbers)
         run.kernels, run.observed = unrecorded.kernels, unrecorded.observed
         return run  # type: ignore[no-any-return]
 
@@ -89,15 +89,15 @@ class Unrecorded:
         numbers: of these inputs.
     """
 
-    _boxed_call = True
-
     def __init__(self, product: Product, moved: Product, numbers: Sequence[int], device: torch.device) -> None:
-        self._runs = boxed_call(product.run), boxed_call(moved.run)
+        self._run_moved = boxed_call(moved.run)
         self._explained = explained(product), explained(moved)
         self._numbers, self._device = numbers, device
 
-    def __call__(self, args: list[Any]) -> Sequence[Any]:
-        return self._runs[self._place(args)](args)
+    def on_device(self, args: list[Any]) -> Sequence[Any]:
+        """A call where a number is there."""
+        self._place(args)
+        return self._run_moved(args)
 
     def kernels(self, inputs: Sequence[Tensor]) -> Sequence[Kernel]:
         """Those of a call with these inputs."""
@@ -110,14 +110,11 @@ class Unrecorded:
 
     def _place(self, inputs: list[Any]) -> bool:
         """Whether a number is on the device; then all are now."""
-        for i in self._numbers:
-            if not inputs[i].is_cpu:
-                break
-        else:
-            return False
-        for i in self._numbers:
-            inputs[i] = inputs[i].to(self._device)
-        return True
+        is_moved = not all(inputs[i].is_cpu for i in self._numbers)
+        if is_moved:
+            for i in self._numbers:
+                inputs[i] = inputs[i].to(self._device)
+        return is_moved
 
 
 def why_not(gm: GraphModule) -> str | None:

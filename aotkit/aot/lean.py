@@ -160,7 +160,6 @@ def _differentiable_in_python(
 ) -> Callable[[list[Tensor]], Sequence[Any]]:
     constants = sorted(set(range(outputs)) - set(backward.tangents))
     several = len(backward.tangents) > 1
-    takes_all = backward.differentiated == list(range(backward.inputs))
     is_view = Tensor._is_view
 
     class Compiled(Function):
@@ -184,7 +183,7 @@ def _differentiable_in_python(
             values = list(ctx.saved_tensors)
             ctx.maybe_clear_saved_tensors()  # unless the graph is retained; the compiled graph frees the values itself
             found = backward.gradients(values, incoming)
-            return None, *(found if takes_all else [found[i] for i in backward.differentiated])
+            return None, *[found[i] for i in backward.differentiated]
 
     # `Function.apply` itself only adds what functorch's transforms need.
     apply: Any = super(Function, Compiled).apply
@@ -202,8 +201,7 @@ class _Backward:
 
     Attributes:
         tangents: for each tangent, the output it belongs to.
-        inputs: how many there are.
-        differentiated: those that get gradients.
+        differentiated: the inputs that get gradients.
         run: takes a list of saved values and tangents, which it may empty; returns a gradient, or None, for each input.
         accepts: whether tangents are as those of the last call were. Then C++ calls `run` itself, if no switch is on.
     """
@@ -214,7 +212,6 @@ class _Backward:
         self.tangents = tangents
         (output,) = gm.graph.find_nodes(op="output")
         self.differentiated = [i for i, gradient in enumerate(output.args[0]) if gradient is not None]
-        self.inputs = len(output.args[0])
         self.run = run
         self._uses = uses
         self._name = name

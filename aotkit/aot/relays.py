@@ -54,4 +54,9 @@ def with_seed(run: Boxed) -> Boxed:
     """Calls it with one more input, a new seed."""
     if (library := native.library()) is not None:
         return library.with_seed(run)  # type: ignore[no-any-return]
-    return lambda inputs: run([*inputs, new_seed()])
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        inputs.append(new_seed())
+        return run(inputs)
+
+    return call

@@ -5,7 +5,6 @@
 
 #include "guards.h"
 #include "relays.h"
-#include "seed.h"
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -53,20 +52,11 @@ class Reference {
   PyObject* object_;
 };
 
-[[noreturn]] void rethrow() {
-  python_error error;
-  error.persist();
-  throw std::move(error);
-}
-
 // The items of a list or tuple that a compiled graph returned.
 class Items {
  public:
   explicit Items(PyObject* sequence)
-      : fast_(pybind11::reinterpret_steal<pybind11::object>(
-            PySequence_Fast(sequence, "a compiled graph must return a list or tuple"))) {
-    if (!fast_) throw python_error();
-  }
+      : fast_(made(PySequence_Fast(sequence, "a compiled graph must return a list or tuple"))) {}
   Py_ssize_t size() const { return PySequence_Fast_GET_SIZE(fast_.ptr()); }
   PyObject* operator[](Py_ssize_t i) const { return PySequence_Fast_GET_ITEM(fast_.ptr(), i); }
   const at::Tensor& tensor(Py_ssize_t i) const {
@@ -76,15 +66,8 @@ class Items {
   }
 
  private:
-  pybind11::object fast_;
+  Object fast_;
 };
-
-using Object = pybind11::object;
-
-Object made(PyObject* object) {
-  if (!object) rethrow();
-  return pybind11::reinterpret_steal<Object>(object);
-}
 
 // Whether a switch is on that the backward graph may not be made for.
 bool is_switched() {
@@ -183,9 +166,7 @@ struct CompiledCall : public Node {
 PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObject* keywords) {
   HANDLE_TH_ERRORS
   const auto* self = reinterpret_cast<Differentiable*>(object);
-  TORCH_CHECK_TYPE(
-      PyVectorcall_NARGS(count) == 1 && !keywords && PyList_Check(arguments[0]), "expected one list of tensors");
-  PyObject* given = arguments[0];
+  PyObject* given = list_of(arguments, count, keywords);
   auto* compiled = new CompiledCall(object);
   const NodePointer node = owned(compiled);
   edge_list edges;
@@ -197,17 +178,15 @@ PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObj
     edges.push_back(impl::gradient_edge(THPVariable_Unpack(input)));
   }
   node->set_next_edges(std::move(edges));
-  pybind11::object results;
+  Object results;
   {
     const at::AutoGradMode no_grad(false);
-    results = pybind11::reinterpret_steal<pybind11::object>(PyObject_CallOneArg(self->forward, given));
+    results = made(PyObject_CallOneArg(self->forward, given));
   }
-  if (!results) throw python_error();
   const Items values(results.ptr());
   const auto outputs = static_cast<Py_ssize_t>(self->differentiable->size());
   TORCH_CHECK(values.size() >= outputs, "a forward graph returned ", values.size(), " values, of ", outputs, " outputs");
-  auto returned = pybind11::reinterpret_steal<pybind11::object>(PyTuple_New(outputs));
-  if (!returned) throw python_error();
+  Object returned = made(PyTuple_New(outputs));
   for (Py_ssize_t i = 0; i < outputs; ++i) {
     const at::Tensor& tensor = values.tensor(i);
     const auto number = node->add_input_metadata(tensor);
@@ -286,7 +265,7 @@ PyMODINIT_FUNC PyInit_aotkit_native() {
   PyObject* module = PyModule_Create(&definition);
   if (!module) return nullptr;
   if (PyModule_AddObjectRef(module, "Differentiable", reinterpret_cast<PyObject*>(&type)) < 0 || !add_guards(module) ||
-      !add_relays(module) || PyModule_AddFunctions(module, seed_functions) < 0) {
+      !add_relays(module)) {
     Py_CLEAR(module);
   }
   return module;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "guards.h"
-#include "seed.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -11,12 +10,29 @@
 #include <torch/csrc/inductor/aoti_torch/tensor_converter.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <ATen/ops/empty.h>
+
 #include <structmember.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
 namespace {
+
+using Object = pybind11::object;
+
+[[noreturn]] void rethrow() {
+  python_error error;
+  error.persist();
+  throw std::move(error);
+}
+
+// What a function of Python's returned, unless that is an error.
+Object made(PyObject* object) {
+  if (!object) rethrow();
+  return pybind11::reinterpret_steal<Object>(object);
+}
 
 // A callable with a list of inputs. What it calls, and when, is up to the function in `call`.
 struct Relay {
@@ -37,7 +53,7 @@ PyObject* list_of(PyObject* const* arguments, size_t count, PyObject* keywords) 
 
 PyObject* call_with(PyObject* callable, PyObject* inputs) {
   // Another thread may put another one in its place meanwhile.
-  return PyObject_CallOneArg(pybind11::reinterpret_borrow<pybind11::object>(callable).ptr(), inputs);
+  return PyObject_CallOneArg(pybind11::reinterpret_borrow<Object>(callable).ptr(), inputs);
 }
 
 PyObject* relay(PyObject* object, PyObject* const* arguments, size_t count, PyObject* keywords) {
@@ -60,21 +76,21 @@ PyObject* if_on_cpu(PyObject* object, PyObject* const* arguments, size_t count, 
   HANDLE_TH_ERRORS
   const auto* self = reinterpret_cast<Relay*>(object);
   PyObject* inputs = list_of(arguments, count, keywords);
-  bool are_there = true;
-  for (const auto i : *self->numbers) {
+  const bool are_there = std::all_of(self->numbers->begin(), self->numbers->end(), [inputs](Py_ssize_t i) {
     PyObject* input = i < PyList_GET_SIZE(inputs) ? PyList_GET_ITEM(inputs, i) : nullptr;
-    are_there = are_there && input && THPVariable_Check(input) && THPVariable_Unpack(input).is_cpu();
-  }
+    return input && THPVariable_Check(input) && THPVariable_Unpack(input).is_cpu();
+  });
   return call_with(are_there ? self->target : self->other, inputs);
   END_HANDLE_TH_ERRORS
 }
 
-// With a new seed, behind the other inputs.
+// With one more input, a seed: what `random.new_seed` makes, without Python's parsing of arguments.
 PyObject* with_seed(PyObject* object, PyObject* const* arguments, size_t count, PyObject* keywords) {
   HANDLE_TH_ERRORS
   PyObject* inputs = list_of(arguments, count, keywords);
-  const auto seed = pybind11::reinterpret_steal<pybind11::object>(new_seed(nullptr, nullptr));
-  if (!seed || PyList_Append(inputs, seed.ptr()) < 0) throw python_error();
+  const auto drawn = at::empty({}, at::TensorOptions(at::kCPU).dtype(at::kLong)).random_();
+  const Object seed = made(THPVariable_Wrap(drawn));
+  if (PyList_Append(inputs, seed.ptr()) < 0) rethrow();
   return call_with(reinterpret_cast<Relay*>(object)->target, inputs);
   END_HANDLE_TH_ERRORS
 }
@@ -98,23 +114,15 @@ bool are_plain(const Relay* self, PyObject* inputs) {
 // Whether this thread has used the CUDA runtime; else the driver, which the C++ calls, would know no context in it.
 thread_local bool has_context = false;
 
-using List = pybind11::object;
-
-List new_list(size_t size) {
-  auto list = pybind11::reinterpret_steal<List>(PyList_New(static_cast<Py_ssize_t>(size)));
-  if (!list) throw python_error();
-  return list;
-}
-
 // Capsules with new handles of these tensors, for Inductor's C++ to take.
-List handles_of(PyObject* inputs) {
+Object handles_of(PyObject* inputs) {
   std::vector<at::Tensor> tensors;
   tensors.reserve(PyList_GET_SIZE(inputs));
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(inputs); ++i) {
     tensors.push_back(THPVariable_Unpack(PyList_GET_ITEM(inputs, i)));
   }
   const auto handles = torch::aot_inductor::unsafe_alloc_new_handles_from_tensors(tensors);
-  List capsules = new_list(handles.size());
+  Object capsules = made(PyList_New(static_cast<Py_ssize_t>(handles.size())));
   for (size_t i = 0; i < handles.size(); ++i) {
     PyList_SET_ITEM(capsules.ptr(), static_cast<Py_ssize_t>(i), PyCapsule_New(handles[i], nullptr, nullptr));
   }
@@ -122,7 +130,7 @@ List handles_of(PyObject* inputs) {
 }
 
 // The tensors whose handles are in the capsules that it returned; it has None where there is none.
-List tensors_of(const List& capsules) {
+Object tensors_of(const Object& capsules) {
   std::vector<AtenTensorHandle> handles;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(capsules.ptr()); ++i) {
     PyObject* item = PyList_GET_ITEM(capsules.ptr(), i);
@@ -130,7 +138,7 @@ List tensors_of(const List& capsules) {
     handles.push_back(reinterpret_cast<AtenTensorHandle>(handle));
   }
   auto tensors = torch::aot_inductor::alloc_tensors_by_stealing_from_handles(handles.data(), handles.size());
-  List results = new_list(tensors.size());
+  Object results = made(PyList_New(static_cast<Py_ssize_t>(tensors.size())));
   for (size_t i = 0; i < tensors.size(); ++i) {
     PyList_SET_ITEM(results.ptr(), static_cast<Py_ssize_t>(i), THPVariable_Wrap(std::move(tensors[i])));
   }
@@ -148,12 +156,10 @@ PyObject* launch(PyObject* object, PyObject* const* arguments, size_t count, PyO
     if (results) has_context = self->has_run = true;
     return results;
   }
-  const List handles = handles_of(inputs);
+  const Object handles = handles_of(inputs);
   // The graph frees each input after its last use.
-  if (PyList_SetSlice(inputs, 0, PyList_GET_SIZE(inputs), nullptr) < 0) throw python_error();
-  const auto found = pybind11::reinterpret_steal<List>(PyObject_CallOneArg(self->target, handles.ptr()));
-  if (!found) throw python_error();
-  return tensors_of(found).release().ptr();
+  if (PyList_SetSlice(inputs, 0, PyList_GET_SIZE(inputs), nullptr) < 0) rethrow();
+  return tensors_of(made(PyObject_CallOneArg(self->target, handles.ptr()))).release().ptr();
   END_HANDLE_TH_ERRORS
 }
 

@@ -122,23 +122,25 @@ class CapturedGraph:
         shared = self._recipe.random == "shared"
         gm = aot.drawing_shared(gm, seeded=self._seeded) if shared else aot.captured_copy(gm)
         with aot.COMPILE_LOCK, aot.random_state():
-            inputs += [new_seed()] * self._seeded
+            inputs += self._seed()
             return pipeline, aot.compile_captured(gm, inputs, **pipeline.keywords())
 
     def _watched(self, pipeline: Pipeline, compiled: aot.Compiled) -> Callable[..., Sequence[Any]]:
-        name, seeded = self._recipe.name, self._seeded
+        name = self._recipe.name
         has_backward = pipeline.graphs is not None and pipeline.graphs.backward is not None
         unused = aot.unused_gradients(pipeline.gradient_uses, compiled)
 
         def run(*inputs: Any) -> Sequence[Any]:
-            if seeded:
-                inputs = (*inputs, new_seed())
-            return aot.run_watched(compiled, inputs, name, unused, has_backward=has_backward)
+            return aot.run_watched(compiled, (*inputs, *self._seed()), name, unused, has_backward=has_backward)
 
         return run
 
+    def _seed(self) -> list[Tensor]:
+        """The input that follows the captured ones: the seed of a call, where it needs one."""
+        return [new_seed()] if self._seeded else []
+
     def _randomness(self) -> Any:
-        return aot.SharedRandom(Draws(new_seed() if self._seeded else None))
+        return aot.SharedRandom(Draws(*self._seed() or (None,)))
 
     def _compare(self, inputs: Sequence[Any], input_names: Sequence[str]) -> CheckReport:
         recipe = self._recipe
@@ -173,7 +175,7 @@ class CapturedGraph:
 
     def _traced_again(self, run: Run, tensors: Sequence[Tensor], recipe: Recipe) -> Run:
         """Compile it once more when Dynamo is done, for these very inputs."""
-        shared, seeded = recipe.random == "shared", self._seeded
+        shared = recipe.random == "shared"
 
         def flat(*fakes: Tensor) -> Any:
             values, seeds = list(fakes[: len(tensors)]), fakes[len(tensors) :]
@@ -182,7 +184,7 @@ class CapturedGraph:
                 return outputs
 
         with aot.COMPILE_LOCK, aot.random_state():
-            inputs = [*tensors, *[new_seed()] * seeded]
+            inputs = [*tensors, *self._seed()]
             compilers = recipe.pipeline().keywords()
             compiled = aot.trace(flat, inputs, [True] * len(inputs), dynamic=False, **compilers)
-        return at_once(lambda copies: list(compiled.call(*copies, *[new_seed()] * seeded)))
+        return at_once(lambda copies: list(compiled.call(*copies, *self._seed())))

@@ -61,7 +61,7 @@ from aotkit.aot.joint import JOINT_TAGS, are_alike, partition_alone, tangents_of
 from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
 from aotkit.aot.relays import if_on_cpu, relay, with_seed
 from aotkit.aot.shared_random import SharedRandom
-from aotkit.aot.tensors import has_plain_memory, memory_pattern, negated, storage_users, tensor_guard, tensor_kind, why_eager_tensor
+from aotkit.aot.tensors import is_for_dynamo, memory_pattern, negated, storage_users, tensor_guard, tensor_kind, why_eager_tensor
 from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
 from aotkit.aot.tracing import (
     COMPILE_LOCK,
@@ -116,10 +116,10 @@ __all__ = [
     "graph_break_of",
     "graph_breaks",
     "graph_module",
-    "has_plain_memory",
     "has_torch_operators",
     "if_on_cpu",
     "is_data_dependent",
+    "is_for_dynamo",
     "is_foreign_tensor",
     "is_traced",
     "memory_pattern",

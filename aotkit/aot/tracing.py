@@ -33,9 +33,15 @@ class CompileLock:
         if getattr(self._thread, "is_awaited", False):
             raise RuntimeError("A function would have to be compiled in a thread that the check of another waits for.")
         self._lock.acquire()
+        self._thread.holds = getattr(self._thread, "holds", 0) + 1
 
     def __exit__(self, *error: object) -> None:
+        self._thread.holds -= 1
         self._lock.release()
+
+    def is_held_here(self) -> bool:
+        """Whether this thread is compiling something."""
+        return getattr(self._thread, "holds", 0) > 0
 
     @contextmanager
     def awaited(self) -> Iterator[None]:

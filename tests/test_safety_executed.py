@@ -196,6 +196,7 @@ def test_a_profiler_goes_on():
     assert f.graphs(torch.ones(3), "scale").forward is not None
 
 
+@pytest.mark.filterwarnings("ignore::aotkit.errors.EagerCallWarning")
 def test_a_profiler_in_c_goes_on():
     f = aotkit.compile(chosen, backend="nop", capture="aot")
     profiler = cProfile.Profile()

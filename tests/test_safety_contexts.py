@@ -48,7 +48,7 @@ TRANSFORMS = {
 HISTORIES = ["fresh", "after inference", "after training"]
 
 
-FORWARD_MODE = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+FORWARD_MODE = pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 
 
 @FORWARD_MODE

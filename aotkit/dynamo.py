@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter
 
 from aotkit import aot, checker
+from aotkit.budget import Budget
 from aotkit.calls import Product
 from aotkit.comparison import CheckReport
 from aotkit.copies import Run, at_once, run_on_copies
@@ -217,11 +218,12 @@ class _CapturedGraph:
         if not report.passed:
             from aotkit import culprit
 
-            def attempt(other: Recipe) -> CheckReport:
+            def attempt(other: Recipe, limit: Budget) -> CheckReport:
                 traced = _trace_again(filled(Interpreter(self._gm).run), tensors, other)
-                return check(other.subject, names, traced, eager, tensors, run_on_copies(eager, tensors))
+                return check(other.subject, names, traced, eager, tensors, run_on_copies(eager, tensors), limit=limit)
 
-            report.culprit = culprit.find(replace(recipe, dynamic=False), attempt)
+            report.search = functools.partial(culprit.find, replace(recipe, dynamic=False), attempt)
+            report.find_culprit(culprit.SECONDS)
         return report
 
 

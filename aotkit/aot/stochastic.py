@@ -4,6 +4,7 @@ Which digits of a result rounding decides is what changes from one such run to t
 Carlo Arithmetic", UCLA CSD-970002, 1997.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,11 +13,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from aotkit.precision import operand_eps
+
 TYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
 
 
 # Operators may be missing in float64, such as conversions to it.
 LOOK_AHEAD = 8
+# The standard deviation of what rounding to nearest leaves, in units in the last place.
+HALF_UNIT = 0.3
 
 Types = list[tuple[Any, list[torch.dtype]]]
 
@@ -77,7 +82,8 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if isinstance(tensor, Tensor):
                     tensor.copy_(self._moved(tensor))
             return results
-        return tree_map(self._moved, func(*tree_map(self._moved, args), **tree_map(self._moved, kwargs)))
+        given = functools.partial(self._moved, func=func)
+        return tree_map(self._moved, func(*tree_map(given, args), **tree_map(given, kwargs)))
 
     def _next_type(self, func: Any) -> torch.dtype:
         """The narrowest type among the results that an operator had; that of the operator before, where it had none."""
@@ -97,18 +103,25 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         unrounded = value.round() if narrow is value.dtype else value.to(narrow).to(value.dtype)
         return bool(((value == unrounded) | ~value.isfinite()).all())
 
-    def _moved(self, value: Any) -> Any:
-        """Off by random amounts; again values of the narrow type, so that what copies them is exact."""
+    def _moved(self, value: Any, func: Any = None) -> Any:
+        """Off by random amounts; again values of the narrow type, so that what copies them is exact.
+
+        Args:
+            func: the operator that reads the value, perhaps fewer of its digits than there are.
+        """
         if not _is_rounded(value):
             return value
         if value.is_complex():
-            return torch.view_as_complex(self._moved(torch.view_as_real(value.resolve_conj())))
+            return torch.view_as_complex(self._moved(torch.view_as_real(value.resolve_conj()), func))
         generator = self._generators.get(value.device)
         if generator is None:
             generator = self._generators[value.device] = torch.Generator(value.device).manual_seed(self._seed)
         narrow = self._narrow_of(value)
         noise = torch.empty_like(value, dtype=torch.float32).normal_(generator=generator)
-        moved = (value * (1 + self._amount(narrow) * noise)).to(narrow).to(value.dtype)
+        amount = self._amount(narrow)
+        if func is not None and narrow is torch.float32:
+            amount = max(amount, HALF_UNIT * operand_eps(func, value.device))
+        moved = (value * (1 + amount * noise)).to(narrow).to(value.dtype)
         return torch.where(moved.isfinite(), moved, value)
 
     def _narrow_of(self, value: Tensor) -> torch.dtype:

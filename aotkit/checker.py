@@ -16,7 +16,7 @@ from aotkit.aot import pytree
 from aotkit.budget import Budget
 from aotkit.comparison import CheckReport, Comparison, compare_values
 from aotkit.copies import Outcome, Plan, Run, run_on_copies
-from aotkit.errors import MismatchError
+from aotkit.errors import MismatchError, UndecidedWarning, warn_user
 from aotkit.judgement import Judgement, doubted, judge
 from aotkit.second_run import SecondRun, run_again
 
@@ -193,7 +193,10 @@ def _unlike_first(outputs: Any, third: Any) -> tuple[list[Comparison], dict[str,
 
 
 def raise_if_different(report: CheckReport) -> None:
-    """Raise MismatchError, with the report attached as `.report`, unless it passed."""
+    """Raise MismatchError, with the report attached as `.report`, unless it passed; warn if that is not certain."""
+    if report.undecided:
+        message = f"{report} There was no time for more: `check` on the compiled function compares again."
+        warn_user(message, UndecidedWarning)
     if not report.passed:
         error = MismatchError(str(report))
         error.report = report  # type: ignore[attr-defined]

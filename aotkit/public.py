@@ -15,6 +15,7 @@ from aotkit.errors import (
     RecompilationWarning,
     TraceError,
     UnavailableError,
+    UndecidedWarning,
     UnknownNameError,
     UnsupportedError,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "RecompilationWarning",
     "TraceError",
     "UnavailableError",
+    "UndecidedWarning",
     "UnknownNameError",
     "UnsupportedError",
     "backend_status",

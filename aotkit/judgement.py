@@ -144,9 +144,13 @@ def _leave_out_unwritten(doubts: Sequence[Doubt], references: References) -> Non
 def _excuse_rounding(doubts: Sequence[Doubt], references: References) -> None:
     """Withdraw complaints as soon as the runs so far explain them; more runs would explain more."""
     for _ in references.nudged():
+        if references.nudges.bit_count() > 1:  # each look takes time, too
+            continue
         doubts = [doubt for doubt in doubts if not _excused(doubt, references, references.spread)]
         if not doubts:
             return
+    if references.nudges.bit_count() > 1:
+        doubts = [doubt for doubt in doubts if not _excused(doubt, references, references.spread)]
     for doubt in doubts:
         c = doubt.comparison
         if references.nudges < NUDGES and references.budget.is_used_up:

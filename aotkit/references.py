@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from aotkit.aot.randomness import SameDraws
-from aotkit.aot.stochastic import ResultTypes, StochasticArithmetic
+from aotkit.aot.stochastic import Exactness, ResultTypes, StochasticArithmetic
 from aotkit.aot.unwritten import Filled
 from aotkit.aot.widened import Widened
 from aotkit.budget import Budget
@@ -66,6 +66,7 @@ class References:
         self._values_of = values_of
         self.budget = budget
         self._types = ResultTypes()
+        self._exactness: Exactness = []
         self._again: Values | None = None  # a second run in float64, or in the function's own types
         self.is_wide = True
         self.nudges = 0
@@ -124,7 +125,7 @@ class References:
         for seed in range(NUDGES):
             if self.budget.is_used_up:
                 return
-            arithmetic = StochasticArithmetic(self._types.types, nudge, seed)
+            arithmetic = StochasticArithmetic(self._types.types, nudge, seed, self._exactness)
             if (moved := self._run(arithmetic, wide=self.is_wide)) is None:
                 return
             self.nudges += 1

@@ -140,15 +140,15 @@ def nudge(dtype: torch.dtype) -> float:
 
 def sample_of(values: Tensor, exact: Tensor, want: Tensor) -> Sample:
     """A value of one run, where its float64 value and eager's are finite."""
-    far, along, size, count = 0.0, 0.0, 0.0, 0
+    totals = [0.0] * 4
     for v, e, w in pieces(values, exact, want):
         finite = w.isfinite() & e.isfinite()
-        v, e = v[finite].to(e.dtype), e[finite]
-        far += float((v - e).abs().square().sum())
-        along += float((v * e.conj()).real.sum() if e.is_complex() else (v * e).sum())
-        size += float(e.abs().square().sum())
-        count += len(e)
-    return Sample(float((far / count) ** 0.5) if count else 0.0, along / size if size else 1.0)
+        e, v = torch.where(finite, e, 0), torch.where(finite, v.to(e.dtype), 0)
+        sums = (v - e).abs().square().sum(), (v * e.conj()).sum().real, e.abs().square().sum(), finite.sum()
+        # At once: a device is waited for each time.
+        totals = [a + b for a, b in zip(totals, torch.stack([x.to(torch.float64) for x in sums]).tolist(), strict=True)]
+    far, along, size, count = totals
+    return Sample((far / count) ** 0.5 if count else 0.0, along / size if size else 1.0)
 
 
 def distance(values: Tensor, exact: Tensor, want: Tensor) -> float:

@@ -24,6 +24,7 @@ LOOK_AHEAD = 8
 HALF_UNIT = 0.3
 
 Types = list[tuple[Any, list[torch.dtype]]]
+Exactness = list[tuple[Any, bool]]
 
 
 class ResultTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -51,13 +52,17 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     So what depends only on values that were never rounded stays as it is: a comparison or the rounding of an input.
     """
 
-    def __init__(self, types: Types, amount: Callable[[torch.dtype], float], seed: int) -> None:
+    def __init__(
+        self, types: Types, amount: Callable[[torch.dtype], float], seed: int, exactness: Exactness | None = None
+    ) -> None:
         """Set up.
 
         Args:
             types: of the results of the same operators in the run whose rounding is meant; this one is in float64.
             amount: the standard deviation of the relative amounts, for a type.
             seed: of the amounts.
+            exactness: each operator that ran before, and whether its results were exact; filled in the first run. To
+                find out takes as long as the operator itself.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._types = types
@@ -65,6 +70,9 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._narrow: torch.dtype = torch.float64
         self._amount = amount
         self._seed = seed
+        self._exactness: Exactness = [] if exactness is None else exactness
+        self._is_first = not self._exactness
+        self._ran = 0
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def __torch_dispatch__(
@@ -72,11 +80,17 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         self._narrow = self._next_type(func)
-        results = func(*args, **kwargs)
         if func.is_view or torch.Tag.nondeterministic_seeded in func.tags:
-            return results
-        if all(self._is_exact(result) for result in tree_leaves(results)):
-            return results
+            return func(*args, **kwargs)
+        exact = self._known(func)
+        if exact is not False or func._schema.is_mutable:
+            results = func(*args, **kwargs)
+            if exact is None:
+                exact = all(self._is_exact(result) for result in tree_leaves(results))
+                if self._is_first:
+                    self._exactness.append((func, exact))
+            if exact:
+                return results
         if func._schema.is_mutable:
             for tensor in tree_leaves(results):
                 if isinstance(tensor, Tensor):
@@ -84,6 +98,13 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return results
         given = functools.partial(self._moved, func=func)
         return tree_map(self._moved, func(*tree_map(given, args), **tree_map(given, kwargs)))
+
+    def _known(self, func: Any) -> bool | None:
+        """Whether the results of the next operator were exact in an earlier run; None if there was none like it."""
+        at, self._ran = self._ran, self._ran + 1
+        if self._is_first or at >= len(self._exactness) or self._exactness[at][0] is not func:
+            return None
+        return self._exactness[at][1]
 
     def _next_type(self, func: Any) -> torch.dtype:
         """The narrowest type among the results that an operator had; that of the operator before, where it had none."""

@@ -2,6 +2,7 @@
 
 import contextvars
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter
 
 from aotkit import aot, checker
+from aotkit.budget import Budget
 from aotkit.calls import Product
 from aotkit.comparison import CheckReport
 from aotkit.copies import Plan, Run, at_once, run_on_copies
@@ -78,6 +80,7 @@ class CapturedGraph:
         self._fall_back = fall_back
         self._run: Callable[..., Sequence[Any]] = self._gm
         self._seeded = False
+        self._seconds = 0.0  # that compiling took: what takes long as a whole does so in parts
         self.ends_because = aot.graph_break_of(gm)
         self.graphs: Graphs | None = None
         self.products: Mapping[str, Product] = {}
@@ -106,6 +109,7 @@ class CapturedGraph:
 
     def compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> None:
         """Compile it, with a seed as one more input if it draws shared random numbers."""
+        start = time.monotonic()
         try:
             pipeline, compiled = self._compiled(gm, example_inputs)
         except SeedNeeded:
@@ -115,6 +119,7 @@ class CapturedGraph:
         self.graphs, self.products = pipeline.graphs, pipeline.products
         self.graphs.input_names = (*aot.captured_names(gm), "seed")[: len(example_inputs) + self._seeded]
         self._run = self._watched(pipeline, compiled)
+        self._seconds = time.monotonic() - start
 
     def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Pipeline, aot.Compiled]:
         pipeline = self._recipe.pipeline()
@@ -166,11 +171,13 @@ class CapturedGraph:
         if not report.passed:
             from aotkit import culprit
 
-            def attempt(other: Recipe) -> CheckReport:
+            def attempt(other: Recipe, limit: Budget) -> CheckReport:
                 traced = self._traced_again(filled(Interpreter(self._gm).run), tensors, other)
-                return check(other.subject, names, traced, eager, tensors, run_on_copies(eager, tensors, plan))
+                want = run_on_copies(eager, tensors, plan)
+                return check(other.subject, names, traced, eager, tensors, want, limit=limit)
 
-            report.culprit = culprit.find(replace(recipe, dynamic=False), attempt)
+            report.search = functools.partial(culprit.find, replace(recipe, dynamic=False), attempt)
+            report.find_culprit(culprit.SECONDS if self._seconds < culprit.SECONDS else 0)
         return report
 
     def _traced_again(self, run: Run, tensors: Sequence[Tensor], recipe: Recipe) -> Run:

@@ -1,0 +1,149 @@
+"""Measure one step of the zoo, compiled by aotkit or by torch.compile, in this process."""
+
+import importlib
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+import aotkit
+from tests.models import zoo
+from tests.models.compare import comparable, difference, run
+
+SENTENCE = re.compile(r"(.+?[.:!?])(?=\s|$)", re.DOTALL)
+LONGEST = 200  # characters of a reason
+
+
+@dataclass
+class Measured:
+    """What became of a step on one side.
+
+    Attributes:
+        outcome: `whole`, `3 graphs`, `eager`, `refused`, or, when eager itself fails, `broken`.
+        why: why it is not whole: each break, or the first sentence of the error.
+        capture: how aotkit captured it.
+        check: whether aotkit's check passed; None where there was none.
+        difference: the largest relative difference to eager, of loss, gradients and buffers.
+        where: where that is.
+        compared: "", `dropout off` or `same numbers`.
+        seconds: what the first step took, forward and backward.
+        error: the whole of it.
+    """
+
+    outcome: str = ""
+    why: list[str] = field(default_factory=list)
+    capture: str | None = None
+    check: bool | None = None
+    difference: float | None = None
+    where: str = ""
+    compared: str = ""
+    seconds: float | None = None
+    error: str = ""
+
+
+def prepare(libraries: Iterable[str], options: dict[str, Any]) -> None:
+    """Import what takes long, and compile something small, so that neither counts as a model's own time."""
+    for library in libraries:
+        importlib.import_module(library)
+        if library == "transformers":
+            importlib.import_module("transformers.modeling_utils")
+    for side in SIDES.values():
+        compile, _ = side(options)
+        linear = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        compile(linear)(torch.randn(2, 4)).sum().backward()
+
+
+def measure(step: zoo.Step, side: str, options: dict[str, Any]) -> Measured:
+    """Train a step once as it is, and once in a way that can be compared with eager.
+
+    Args:
+        side: `aotkit` or `torch.compile`.
+        options: those of `aotkit.compile`.
+    """
+    warnings.simplefilter("ignore")
+    found = Measured()
+    try:
+        found.compared, build = comparable(step)
+        training = build()
+        want = run(training, training.model)
+    except Exception as e:
+        return _failed(found, "broken", e)
+    try:
+        compile, describe = SIDES[side](options)
+        _first_call(found, step, compile, describe)
+        if found.compared == "same numbers" and side == "aotkit":
+            compile, _ = SIDES[side]({**options, "random": "torch"})
+        training = build()
+        furthest = difference(run(training, compile(training.model)), want)
+        found.difference, found.where = furthest.size, furthest.where
+    except Exception as e:
+        return _failed(found, "refused", e)
+    return found
+
+
+def _first_call(found: Measured, step: zoo.Step, compile: Callable[..., Any], describe: Callable[..., None]) -> None:
+    training = step.build()
+    compiled = compile(training.model)
+    begun = time.perf_counter()
+    run(training, compiled)
+    found.seconds = time.perf_counter() - begun
+    describe(found, compiled, training)
+
+
+def _failed(found: Measured, outcome: str, error: Exception) -> Measured:
+    found.outcome, found.error = outcome, f"{type(error).__name__}: {error}"
+    found.why = [first_sentence(found.error)]
+    if isinstance(error, aotkit.MismatchError):
+        found.check = False
+    return found
+
+
+def first_sentence(text: str) -> str:
+    """Of an error's message, with the name of its class."""
+    name, _, message = text.partition(": ")
+    match = SENTENCE.match(message.strip())
+    sentence = " ".join((match[1] if match else message).split())
+    return f"{name}: {sentence[:LONGEST]}"
+
+
+def _with_aotkit(options: dict[str, Any]) -> tuple[Callable[..., Any], Callable[..., None]]:
+    def describe(found: Measured, compiled: Any, training: zoo.Training) -> None:
+        explained = compiled.explain(*training.args, **training.kwargs)
+        found.capture = getattr(explained, "capture", options.get("capture"))
+        if explained.eager is not None:
+            found.outcome, found.why = "eager", [explained.eager]
+            return
+        pieces = getattr(explained, "pieces", 0)
+        found.outcome = "whole" if pieces == 1 else f"{pieces} graphs"
+        found.why = list(getattr(explained, "breaks", []))
+        found.check = compiled.report(*training.args, **training.kwargs).passed
+
+    def compile(model: Any) -> Any:
+        return aotkit.compile(model, **options)
+
+    return compile, describe
+
+
+def _with_torch_compile(options: dict[str, Any]) -> tuple[Callable[..., Any], Callable[..., None]]:
+    counters = torch._dynamo.utils.counters
+
+    def describe(found: Measured, compiled: Any, training: zoo.Training) -> None:
+        graphs = counters["stats"]["unique_graphs"] - before
+        found.outcome = "whole" if graphs == 1 else f"{graphs} graphs" if graphs else "eager"
+        found.why = [reason.splitlines()[0] for reason in counters["graph_break"]]
+
+    def compile(model: Any) -> Any:
+        nonlocal before
+        before = counters["stats"]["unique_graphs"]
+        return torch.compile(model, backend="aot_eager")
+
+    before = 0
+    return compile, describe
+
+
+SIDES = {"aotkit": _with_aotkit, "torch.compile": _with_torch_compile}

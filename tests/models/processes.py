@@ -8,6 +8,7 @@ import os
 import signal
 import tempfile
 import time
+import warnings
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ class _Child:
         os.setsid()  # Ctrl-C is for who started it; killing the session ends compilers, too
         os.dup2(self.printed.fileno(), 1)
         os.dup2(self.printed.fileno(), 2)
+        warnings.simplefilter("ignore")
         sender.send(measure(self.step, self.side, self.options))
 
     def result(self) -> Measured | None:

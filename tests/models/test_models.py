@@ -1,0 +1,30 @@
+"""Training steps of public libraries compile, pass the check and train as eager does; `make models` has the table."""
+
+import pytest
+
+from tests.models import zoo
+from tests.models.measure import measure
+from tests.models.report import ALLOWED
+
+# One of each kind that has broken: masks, caches, containers, changed configurations, packed sequences, step sizes.
+FAST = [
+    "gpt2", "llama", "bert", "t5", "vit", "clip", "whisper", "gru_packed", "convolutional", "checkpointed", "gcn",
+    "odeint_dopri5",
+]  # fmt: skip
+STEPS = zoo.steps()
+CASES = [name if name in FAST else pytest.param(name, marks=pytest.mark.sweep) for name in STEPS]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_training_step_is_compiled_and_right(name):
+    step = STEPS[name]
+    if (missing := step.missing()) is not None:
+        pytest.skip(missing)
+    found = measure(step, "aotkit", {"backend": "nop"})
+    assert found.outcome not in ("eager", "refused", "broken"), found.error or found.why
+    assert found.check
+    assert found.difference <= ALLOWED, found.where
+
+
+def test_every_library_of_the_zoo_is_in_its_group():
+    pass

@@ -17,7 +17,17 @@ from aotkit.aot.alone import (
 from aotkit.aot.backward import gradient_uses, run_watched, unused_gradients
 from aotkit.aot.decompositions import core_decompositions
 from aotkit.aot.donation import donated_inputs, sparing_retained
-from aotkit.aot.dynamo import captured_names, dynamo_backend, dynamo_compile, uncompiled_graph
+from aotkit.aot.dynamo import (
+    MOST_DYNAMO_VARIANTS,
+    captured_copy,
+    captured_names,
+    drawing_shared,
+    dynamo_backend,
+    dynamo_compile,
+    graph_break_of,
+    graph_breaks,
+    uncompiled_graph,
+)
 from aotkit.aot.environment import (
     REASONS_FOR_EAGER,
     SURROUNDINGS,
@@ -51,7 +61,7 @@ from aotkit.aot.joint import JOINT_TAGS, are_alike, partition_alone, tangents_of
 from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
 from aotkit.aot.relays import if_on_cpu, relay, with_seed
 from aotkit.aot.shared_random import SharedRandom
-from aotkit.aot.tensors import memory_pattern, negated, storage_users, tensor_guard, tensor_kind, why_eager_tensor
+from aotkit.aot.tensors import has_plain_memory, memory_pattern, negated, storage_users, tensor_guard, tensor_kind, why_eager_tensor
 from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
 from aotkit.aot.tracing import (
     COMPILE_LOCK,
@@ -75,6 +85,7 @@ def pytree_children(spec: Any) -> Sequence[Any]:
 __all__ = [
     "COMPILE_LOCK",
     "JOINT_TAGS",
+    "MOST_DYNAMO_VARIANTS",
     "REASONS_FOR_EAGER",
     "SURROUNDINGS",
     "SWITCHES",
@@ -85,6 +96,7 @@ __all__ = [
     "TensorReads",
     "are_alike",
     "boxed",
+    "captured_copy",
     "captured_names",
     "compile_alone",
     "compile_captured",
@@ -94,13 +106,17 @@ __all__ = [
     "core_decompositions",
     "current_stream",
     "donated_inputs",
+    "drawing_shared",
     "dynamo_backend",
     "dynamo_compile",
     "effect_tokens",
     "environment",
     "generators_of",
     "gradient_uses",
+    "graph_break_of",
+    "graph_breaks",
     "graph_module",
+    "has_plain_memory",
     "has_torch_operators",
     "if_on_cpu",
     "is_data_dependent",

@@ -53,9 +53,14 @@ def why_eager_tensor(tensor: Tensor) -> str | None:
     attributes = [name for name in vars(tensor) if not name.startswith("_dynamo_")]
     if attributes and not isinstance(tensor, nn.Parameter | nn.Buffer) and not hasattr(tensor, "_is_param"):
         return f"an input has the Python attributes {', '.join(attributes)}"
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+    if not has_plain_memory(tensor):
         return f"an input is quantized, without data or of layout {tensor.layout}: not a plain strided tensor"
     return None
+
+
+def has_plain_memory(tensor: Tensor) -> bool:
+    """Whether a tensor is dense and has data."""
+    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
 
 
 def identity_pattern(tensors: Sequence[Tensor]) -> tuple[int, ...]:

@@ -64,4 +64,6 @@ def audio_spectrogram_transformer() -> Training:
         "max_length": 64, "num_mel_bins": 32,
     }  # fmt: skip
     spectra = torch.randn(BATCH, 64, 32)
-    return training("AudioClassification", "audio-spectrogram-transformer", options, input_values=spectra, labels=classes(4))
+    return training(
+        "AudioClassification", "audio-spectrogram-transformer", options, input_values=spectra, labels=classes(4)
+    )

@@ -12,7 +12,9 @@ GPT = {**SIZES, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
 
 DECODERS: dict[str, dict[str, Any]] = {
     "gpt2": GPT,
-    "gpt_neo": {**SIZES, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 8},
+    "gpt_neo": {
+        **SIZES, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 8,
+    },
     "gptj": {**GPT, "rotary_dim": 8},
     "gpt_neox": SIZES,
     "opt": {**SIZES, "ffn_dim": 128, "word_embed_proj_dim": 64},

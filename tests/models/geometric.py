@@ -18,7 +18,13 @@ def network(name: str) -> Training:
     return Training(model, (nodes, edges), loss=lambda output: cross_entropy(output[trained_on], targets[trained_on]))
 
 
-for name, library_name in {"gcn": "GCN", "gat": "GAT", "sage": "GraphSAGE", "gin": "GIN", "edge_cnn": "EdgeCNN"}.items():
+for name, library_name in {
+    "gcn": "GCN",
+    "gat": "GAT",
+    "sage": "GraphSAGE",
+    "gin": "GIN",
+    "edge_cnn": "EdgeCNN",
+}.items():
     add(name, "torch_geometric", functools.partial(network, library_name))
 
 

@@ -3,7 +3,6 @@
 import importlib
 import re
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +58,7 @@ def prepare(libraries: Iterable[str], options: dict[str, Any]) -> None:
 
 
 def measure(step: zoo.Step, side: str, options: dict[str, Any]) -> Measured:
-    """Train a step once as it is, and, if that draws random numbers, once more in a way that eager can be compared with.
+    """Train a step once as it is, and, if that draws random numbers, once more so that eager can be compared.
 
     Args:
         side: `aotkit` or `torch.compile`.
@@ -111,13 +110,12 @@ def first_sentence(text: str) -> str:
 def _with_aotkit(options: dict[str, Any]) -> tuple[Callable[..., Any], Callable[..., None]]:
     def describe(found: Measured, compiled: Any, training: zoo.Training) -> None:
         explained = compiled.explain(*training.args, **training.kwargs)
-        found.capture = getattr(explained, "capture", options.get("capture"))
+        found.capture = explained.capture
         if explained.eager is not None:
             found.outcome, found.why = "eager", [explained.eager]
             return
-        pieces = getattr(explained, "pieces", 0)
-        found.outcome = "whole" if pieces == 1 else f"{pieces} graphs"
-        found.why = list(getattr(explained, "breaks", []))
+        one = explained.capture == "aot" or explained.pieces == 1
+        found.outcome, found.why = "whole" if one else f"{explained.pieces} graphs", list(explained.breaks)
         found.check = compiled.report(*training.args, **training.kwargs).passed
 
     def compile(model: Any) -> Any:
@@ -127,19 +125,28 @@ def _with_aotkit(options: dict[str, Any]) -> tuple[Callable[..., Any], Callable[
 
 
 def _with_torch_compile(options: dict[str, Any]) -> tuple[Callable[..., Any], Callable[..., None]]:
-    counters = torch._dynamo.utils.counters
+    ran = 0
+
+    def backend(gm: Any, inputs: Any) -> Callable[..., Any]:
+        """`aot_eager`, which counts how many of its graphs run."""
+        compiled = torch._dynamo.lookup_backend("aot_eager")(gm, inputs)
+
+        def call(*args: Any) -> Any:
+            nonlocal ran
+            ran += 1
+            return compiled(*args)
+
+        return call
 
     def describe(found: Measured, compiled: Any, training: zoo.Training) -> None:
-        graphs = counters["stats"]["unique_graphs"] - before
-        found.outcome = "whole" if graphs == 1 else f"{graphs} graphs" if graphs else "eager"
-        found.why = [reason.splitlines()[0] for reason in counters["graph_break"]]
+        found.outcome = "whole" if ran == 1 else f"{ran} graphs" if ran else "eager"
+        found.why = [reason.splitlines()[0] for reason in torch._dynamo.utils.counters["graph_break"]]
 
     def compile(model: Any) -> Any:
-        nonlocal before
-        before = counters["stats"]["unique_graphs"]
-        return torch.compile(model, backend="aot_eager")
+        nonlocal ran
+        ran = 0
+        return torch.compile(model, backend=backend)
 
-    before = 0
     return compile, describe
 
 

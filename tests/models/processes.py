@@ -39,7 +39,7 @@ class _Child:
     side: str
     options: dict[str, Any]
     limit: float
-    printed: IO[str] = field(default_factory=lambda: tempfile.TemporaryFile("w+", errors="replace"))
+    printed: IO[str] = field(default_factory=lambda: tempfile.TemporaryFile("w+", errors="replace"))  # noqa: SIM115
     end: float = 0.0
 
     def start(self) -> None:
@@ -51,6 +51,7 @@ class _Child:
         sender.close()
 
     def _run(self, sender: Connection) -> None:
+        signal.alarm(round(self.limit) + 10)  # in case that nobody is left to stop it
         os.setsid()  # Ctrl-C is for who started it; killing the session ends compilers, too
         os.dup2(self.printed.fileno(), 1)
         os.dup2(self.printed.fileno(), 2)

@@ -1,4 +1,4 @@
-"""Inputs of models of transformers, as a tokenizer, an image processor and a data collator of its `Trainer` give them."""
+"""Inputs of models of transformers, as a tokenizer, an image processor and a data collator give them."""
 
 from typing import Any
 

@@ -12,14 +12,17 @@ TRANSFORMER: dict[str, Any] = {
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "image_size": 32,
     "patch_size": 8,
 }  # fmt: skip
+WINDOWS: dict[str, Any] = {
+    "image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4,
+}  # fmt: skip
 
 CLASSIFIERS: dict[str, dict[str, Any]] = {
     "vit": TRANSFORMER,
     "deit": {**TRANSFORMER, "architectures": ["DeiTForImageClassification"]},
     "beit": TRANSFORMER,
     "dinov2": {**TRANSFORMER, "mlp_ratio": 2},
-    "swin": {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4},
-    "swinv2": {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4},
+    "swin": WINDOWS,
+    "swinv2": WINDOWS,
     "convnext": {"hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 2, 1], "image_size": 32},
     "resnet": {"embedding_size": 16, "hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 1, 1], "layer_type": "basic"},
     "efficientnet": {"image_size": 64, "width_coefficient": 0.25, "depth_coefficient": 0.3, "hidden_dim": 320},
@@ -65,8 +68,8 @@ def vit_mae() -> Training:
 @step("transformers")
 def dpt() -> Training:
     options = {
-        **TRANSFORMER, "num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8, 16, 16, 32],
-        "fusion_hidden_size": 16, "is_hybrid": False, "readout_type": "ignore",
+        **TRANSFORMER, "num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], "is_hybrid": False,
+        "neck_hidden_sizes": [8, 16, 16, 32], "fusion_hidden_size": 16, "readout_type": "ignore",
     }  # fmt: skip
     depths = torch.rand(BATCH, 64, 64)
     return Training(
@@ -100,7 +103,9 @@ def _two_towers(name: str, model: str, text: dict[str, Any], **options: Any) -> 
         name, text_config={**SIZES, **text}, vision_config=TRANSFORMER, projection_dim=32, **options
     )
     inputs = tokens()
-    return Training(getattr(transformers, model)(config), kwargs={**inputs, "pixel_values": images(), "return_loss": True})
+    return Training(
+        getattr(transformers, model)(config), kwargs={**inputs, "pixel_values": images(), "return_loss": True}
+    )
 
 
 @step("transformers")

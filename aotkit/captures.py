@@ -11,7 +11,7 @@ from typing import Any
 
 from aotkit.errors import EagerOnly
 from aotkit.guards import GuardSource
-from aotkit.objects import is_installed, package_of
+from aotkit.objects import is_installed, is_trusted, package_of
 from aotkit.parameters import fitted_function
 from aotkit.walk import Codes, Walk
 
@@ -58,6 +58,8 @@ class _PlainCode:
         self._left = MOST_PLAIN_FUNCTIONS
 
     def __call__(self, function: types.FunctionType) -> None:
+        if is_trusted(function):
+            return
         if is_installed(function.__code__.co_filename):
             raise EagerOnly(f"{function.__qualname__!r} is code of the library {package_of(function)!r}")
         self._left -= 1

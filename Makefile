@@ -41,7 +41,7 @@ screenshots: install  ## draw docs/images/*.png anew; needs Chromium
 	@$(PIP) install --group docs
 	@$(PY) -m docs.screenshots
 
-models: install  ## train models of public libraries, compiled, and write docs/models.md (about an hour)
+models: install  ## train models of public libraries, compiled, and write docs/models.md (half an hour)
 	@$(PIP) install --no-compile torch==$(TORCH) --group models
 	OMP_NUM_THREADS=1 $(PY) -m tests.models --write
 

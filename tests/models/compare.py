@@ -1,7 +1,7 @@
 """Runs of training steps, and by how much two of them differ."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,10 +24,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest, relative to the largest element of the same tensor; infinite where one is missing."""
+    """Between two runs.
+
+    Attributes:
+        size: the largest, relative to the largest element of the same tensor; infinite where one is missing.
+        where: which tensor that is.
+        zeros: how many gradients are zeros where eager has none, which optimizers treat differently; not in `size`.
+    """
 
     size: float
     where: str
+    zeros: int = 0
 
 
 def run(training: Training, call: Callable[..., Any], seed: int = 1) -> Run:
@@ -48,7 +55,8 @@ def difference(got: Run, want: Run) -> Difference:
         for name, expected in want.gradients.items()
     ]
     found += [_between(f"buffer {name}", got.buffers.get(name), expected) for name, expected in want.buffers.items()]
-    return max(found, key=lambda d: d.size)
+    furthest = max(found, key=lambda d: d.size)
+    return replace(furthest, zeros=sum(d.zeros for d in found))
 
 
 def comparable(step: Step) -> tuple[str, Callable[[], Training]]:
@@ -80,6 +88,8 @@ def _is_random(build: Callable[[], Training]) -> bool:
 
 
 def _between(where: str, got: Tensor | None, want: Tensor | None, least: float = 0.0) -> Difference:
+    if got is not None and want is None and not got.any():
+        return Difference(0.0, where, zeros=1)
     if got is None or want is None:
         return Difference(0.0 if got is want else float("inf"), where)
     if got.shape != want.shape or got.dtype != want.dtype:

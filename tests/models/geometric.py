@@ -33,15 +33,14 @@ class GraphClassifier(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        from torch_geometric.nn import GraphConv
+        from torch_geometric.nn import GraphConv, global_mean_pool
 
+        self.pool = global_mean_pool
         self.first, self.second, self.head = GraphConv(8, 16), GraphConv(16, 16), torch.nn.Linear(16, 2)
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
-        from torch_geometric.nn import global_mean_pool
-
         x = self.second(self.first(x, edge_index).relu(), edge_index)
-        x = torch.nn.functional.dropout(global_mean_pool(x, batch), p=0.5, training=self.training)
+        x = torch.nn.functional.dropout(self.pool(x, batch), p=0.5, training=self.training)
         return self.head(x)
 
 

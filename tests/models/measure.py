@@ -29,6 +29,7 @@ class Measured:
         check: whether aotkit's check passed; None where there was none.
         difference: the largest relative difference to eager, of loss, gradients and buffers.
         where: where that is.
+        zeros: how many gradients are zeros where eager has none.
         compared: "", `dropout off` or `same numbers`.
         seconds: what the first step took, forward and backward.
         error: the whole of it.
@@ -40,6 +41,7 @@ class Measured:
     check: bool | None = None
     difference: float | None = None
     where: str = ""
+    zeros: int = 0
     compared: str = ""
     seconds: float | None = None
     error: str = ""
@@ -87,7 +89,7 @@ def measure(step: zoo.Step, side: str, options: dict[str, Any]) -> Measured:
             furthest = difference(run(training, compile(training.model)), want)
     except Exception as e:
         return _failed(found, "refused", e)
-    found.difference, found.where = furthest.size, furthest.where
+    found.difference, found.where, found.zeros = furthest.size, furthest.where, furthest.zeros
     return found
 
 
@@ -96,7 +98,13 @@ def _failed(found: Measured, outcome: str, error: Exception) -> Measured:
     found.why = [first_sentence(found.error)]
     if isinstance(error, aotkit.MismatchError):
         found.check = False
+        found.why = [f"MismatchError: {_first_problem(error)}"]
     return found
+
+
+def _first_problem(error: aotkit.MismatchError) -> str:
+    lines = [" ".join(line.split()) for line in str(error).splitlines()]
+    return next((line.partition(" (")[0] for line in lines[1:] if ": " not in line or " differs" in line), lines[0])
 
 
 def first_sentence(text: str) -> str:

@@ -23,14 +23,12 @@ PACKAGES = {"torch_geometric": "torch-geometric"}
 
 def is_right(measured: Measured | None) -> bool:
     """Whether it was compiled, and trained as eager does."""
-    if measured is None or measured.difference is None or not measured.difference <= ALLOWED:
-        return False
-    return _is_compiled(measured) and measured.check is not False
+    return measured is not None and _is_close(measured) and measured.check is not False and not measured.zeros
 
 
 def is_behind(row: Row) -> bool:
     """Whether torch.compile takes a model that aotkit does not."""
-    return is_right(row.theirs) and not is_right(row.ours)
+    return _is_close(row.theirs) and not is_right(row.ours)
 
 
 def page(rows: Sequence[Row], command: str) -> str:
@@ -88,7 +86,7 @@ def _cells(row: Row) -> list[str]:
     assert row.theirs is not None
     check = {True: "passed", False: "failed", None: ""}[row.ours.check]
     ours = row.ours.outcome + (f" ({row.ours.capture})" if row.ours.capture else "")
-    reasons = row.ours.why if row.ours.why else [f"torch.compile: {why}" for why in row.theirs.why]
+    reasons = row.ours.why if row.ours.why else [f"torch.compile: {why}" for why in dict.fromkeys(row.theirs.why) if not is_right(row.theirs)]
     sides = [[m.outcome if m is row.theirs else ours, _gradients(m), _seconds(m)] for m in (row.ours, row.theirs)]
     sides[0].insert(1, check)
     return [row.step.name, row.step.library, *sides[0], *sides[1], _plain("; ".join(dict.fromkeys(reasons)))]
@@ -97,7 +95,9 @@ def _cells(row: Row) -> list[str]:
 def _gradients(measured: Measured) -> str:
     if measured.difference is None:
         return ""
-    note = f" ({measured.compared})" if measured.compared else ""
+    notes = [measured.compared] if measured.compared else []
+    notes += [f"{measured.zeros} zeros for None"] if measured.zeros else []
+    note = f" ({', '.join(notes)})" if notes else ""
     return ("equal" if measured.difference == 0 else f"{measured.difference:.1e}") + note
 
 
@@ -106,8 +106,15 @@ def _seconds(measured: Measured) -> str:
 
 
 def _plain(text: str) -> str:
-    """Nothing that Markdown would take for its own."""
+    """Nothing that Markdown would take for its own, and files by the names of their packages."""
+    text = re.sub(rf"\S*/site-packages/|{re.escape(str(PAGE.parents[1]))}/", "", text)
     return re.sub(r"([|*_`<>\[\]])", r"\\\1", " ".join(text.split()))
+
+
+def _is_close(measured: Measured | None) -> bool:
+    if measured is None or measured.difference is None:
+        return False
+    return _is_compiled(measured) and measured.difference <= ALLOWED
 
 
 def _is_compiled(measured: Measured) -> bool:

@@ -89,13 +89,14 @@ class Flow(nn.Module):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
+        from torchdiffeq import odeint
+
+        self.solve = odeint
         self.rate = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2))
         self.options = options
 
     def forward(self, start: Tensor, times: Tensor) -> Tensor:
-        from torchdiffeq import odeint
-
-        return odeint(lambda t, y: self.rate(y), start, times, **self.options)
+        return self.solve(lambda t, y: self.rate(y), start, times, **self.options)
 
 
 @step("torchdiffeq")

@@ -342,3 +342,19 @@ def test_checkpointing_saves_less_and_repeats_the_mask(capture, partitioner):
         assert less < more
     else:  # traced through the checkpoint, so that the partitioner alone decides
         assert less <= more
+
+
+def test_gradients_stay_apart_where_sizes_are_open():
+    """One output of two takes part in the backward pass; the second batch is smaller, so its size is an input, too."""
+
+    def f(x, w, v):
+        return x @ w, (x * v).sum(0)
+
+    w, v = torch.randn(4, 5, requires_grad=True), torch.randn(4, requires_grad=True)
+    compiled = captured(f)
+    for rows in (5, 3, 2):
+        x = torch.randn(rows, 4)
+        got, want = (torch.autograd.grad(call(x, w, v)[0].sum(), [w, v], allow_unused=True) for call in (compiled, f))
+        torch.testing.assert_close(got[0], want[0])
+        assert got[1] is None
+        assert want[1] is None

@@ -86,7 +86,11 @@ def _cells(row: Row) -> list[str]:
     assert row.theirs is not None
     check = {True: "passed", False: "failed", None: ""}[row.ours.check]
     ours = row.ours.outcome + (f" ({row.ours.capture})" if row.ours.capture else "")
-    reasons = row.ours.why if row.ours.why else [f"torch.compile: {why}" for why in dict.fromkeys(row.theirs.why) if not is_right(row.theirs)]
+    reasons = (
+        row.ours.why
+        if row.ours.why
+        else [f"torch.compile: {why}" for why in dict.fromkeys(row.theirs.why) if not is_right(row.theirs)]
+    )
     sides = [[m.outcome if m is row.theirs else ours, _gradients(m), _seconds(m)] for m in (row.ours, row.theirs)]
     sides[0].insert(1, check)
     return [row.step.name, row.step.library, *sides[0], *sides[1], _plain("; ".join(dict.fromkeys(reasons)))]

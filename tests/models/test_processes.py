@@ -40,6 +40,7 @@ WRONG = [
     Measured("refused", ["TraceError: no"], error="TraceError: no"),
     Measured("whole", check=True, difference=float("inf")),
     Measured("2 graphs", check=False, difference=0.0),
+    Measured("3 graphs", check=True, difference=0.0, zeros=1),
     Measured("no end", ["not done in 1 s"]),
 ]
 
@@ -50,7 +51,7 @@ def test_what_torch_compile_alone_takes_is_told(measured):
     assert report.is_behind(behind)
     assert "torch.compile alone takes `model`" in report.page([behind], "command")
     assert not report.is_behind(row(RIGHT, RIGHT))
-    assert not report.is_behind(row(measured, measured))
+    assert not report.is_behind(row(measured, Measured("refused", ["RuntimeError: no"])))
 
 
 def test_the_page_is_written_between_its_markers(tmp_path, monkeypatch):

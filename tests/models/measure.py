@@ -14,7 +14,7 @@ import aotkit
 from tests.models import zoo
 from tests.models.compare import comparable, difference, run
 
-SENTENCE = re.compile(r"(.+?[.:!?])(?=\s|$)", re.DOTALL)
+SENTENCE = re.compile(r"(.+?[.!?])(?=\s|$)", re.DOTALL)
 LONGEST = 200  # characters of a reason
 
 

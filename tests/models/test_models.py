@@ -24,7 +24,6 @@ GAPS = {
     "patchtst": STRIDES,
     "patchtsmixer": STRIDES,
     "odeint_dopri5": "it writes into views of a graph's output: torch.compile fails in the backward pass, too",
-    "lstm": NOT_FOUND,
     "gru_packed_input": NOT_FOUND,
 }
 STEPS = zoo.steps()

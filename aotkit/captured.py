@@ -123,6 +123,7 @@ class CapturedGraph:
 
     def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Pipeline, aot.Compiled]:
         pipeline = self._recipe.pipeline()
+        pipeline.strides = aot.strides_of_captured(gm)
         inputs = list(example_inputs)
         shared = self._recipe.random == "shared"
         gm = aot.drawing_shared(gm, seeded=self._seeded) if shared else aot.captured_copy(gm)

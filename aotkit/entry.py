@@ -56,7 +56,10 @@ class Entry:
             tensors, seeds = tensors[: len(signature.tensors)], tensors[len(signature.tensors) :]
             with recording_source(module), reads, aot.no_other_randomness(recipe.name), signature.randomness(*seeds):
                 reads.inputs = {id(t) for t in tensors}
-                return outputs.flatten(signature.run("traced", tensors))
+                computed = outputs.flatten(signature.run("traced", tensors))
+            # The first time, nothing is decomposed yet.
+            pipeline.strides = pipeline.strides or aot.strides_of(computed)
+            return computed
 
         as_before = torch.set_grad_enabled(torch.is_grad_enabled())  # the function may leave another mode
         with _explained(recipe, signature, ran_in_eager), aot.random_state(), as_before:

@@ -53,12 +53,12 @@ from aotkit.aot.graphs import (
     is_traced,
     outside_fake_mode,
     outside_tracing,
-    promise_strides,
     separate_gradients,
     sparse_nodes,
 )
 from aotkit.aot.joint import JOINT_TAGS, are_alike, partition_alone, tangents_of
 from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
+from aotkit.aot.output_strides import keep_strides, promise_strides, strides_of, strides_of_captured
 from aotkit.aot.relays import if_on_cpu, relay, with_seed
 from aotkit.aot.shared_random import SharedRandom
 from aotkit.aot.tensors import is_for_dynamo, memory_pattern, negated, storage_users, tensor_guard, tensor_kind, why_eager_tensor
@@ -122,6 +122,7 @@ __all__ = [
     "is_for_dynamo",
     "is_foreign_tensor",
     "is_traced",
+    "keep_strides",
     "memory_pattern",
     "native",
     "negated",
@@ -145,6 +146,8 @@ __all__ = [
     "sparing_retained",
     "sparse_nodes",
     "storage_users",
+    "strides_of",
+    "strides_of_captured",
     "tangents_of",
     "tensor_guard",
     "tensor_kind",

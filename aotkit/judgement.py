@@ -12,7 +12,11 @@ from aotkit.comparison import AGAIN, Comparison, compare, compare_elements
 from aotkit.copies import Outcome, Plan, Run
 from aotkit.pieces import magnitude
 from aotkit.references import NUDGES, References, Values
-from aotkit.rounding import EagerValue, Spread, is_less_exact, is_rounding
+from aotkit.rounding import EagerValue, Spread, distance, is_floating, is_less_exact, is_rounding, size_of
+
+# Of its size, how far off a value is that is wrong for certain though there was no time for all runs: a relu that has
+# switched in none of a few runs may yet have done so by rounding.
+GROSS = 0.5
 
 
 @dataclass
@@ -156,11 +160,20 @@ def _excuse_rounding(doubts: Sequence[Doubt], references: References) -> None:
         if references.nudges < NUDGES and references.budget.is_used_up:
             fewer = NUDGES / max(references.nudges, 1)
             larger = functools.partial(_scaled, references, fewer)
-            if not references.nudges or _excused(doubt, references, larger):
+            if not references.nudges or _excused(doubt, references, larger) or not _is_gross(doubt, references):
                 c.problem, c.undecided = None, f"{c.problem}, perhaps by rounding: there was no time to find out"
                 continue
         if not references.is_steady(doubt.name):
             c.problem = f"{c.problem}; eager itself gives something else each time"
+
+
+def _is_gross(doubt: Doubt, references: References) -> bool:
+    """Whether a value is as wrong as one with a missing term, which few runs suffice to tell."""
+    want = doubt.eager.value
+    if references.exact is None or not is_floating(want):
+        return False
+    exact = references.exact[doubt.name]
+    return distance(doubt.got, exact, want) > GROSS * size_of(exact, want)
 
 
 def _scaled(references: References, factor: float, name: str) -> Spread:

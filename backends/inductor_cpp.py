@@ -57,5 +57,6 @@ backend = Backend(
     decompositions=decompositions,
     joint_pass=fold_and_fuse,
     reuses_saved=True,
+    writes_inputs=True,
     unavailable=unavailable,
 )

@@ -129,8 +129,7 @@ class CapturedGraph:
         gm = aot.drawing_shared(gm, seeded=self._seeded) if shared else aot.captured_copy(gm)
         with aot.COMPILE_LOCK, aot.random_state():
             inputs += self._seed()
-            writes = self._recipe.backend.writes_inputs
-            return pipeline, aot.compile_captured(gm, inputs, writes_inputs=writes, **pipeline.keywords())
+            return pipeline, aot.compile_captured(gm, inputs, **pipeline.keywords())
 
     def _watched(self, pipeline: Pipeline, compiled: aot.Compiled) -> Callable[..., Sequence[Any]]:
         name = self._recipe.name

@@ -111,7 +111,7 @@ class Backend:
         reuses_saved: whether a compiled backward graph may write into saved values: into those that Inductor calls
             donated, which nothing outside of the graph refers to. It gets copies where the graph is retained.
         writes_inputs: whether a compiled graph may itself write to inputs that the function changes in place, by `copy_`
-            at its end. Else, or where the function is traced directly, it returns their new values.
+            at its end. Else it returns their new values first, for aotkit to write.
         declines: why it cannot take an operation of a graph, or None if it can. Where it is given, the compilers get
             regions instead of whole graphs: graphs of operations that they take.
         unavailable: why this machine cannot run the backend, or None if it can.

@@ -58,6 +58,7 @@ class Pipeline:
             "bw_compiler": functools.partial(self._compile, backend.bw_compiler or fw, "backward"),
             "inference_compiler": functools.partial(self._forward, backend.inference_compiler or fw),
             "partition_fn": self._cut,
+            "keep_inference_input_mutations": backend.writes_inputs,
             "decompositions": dict(_table(backend.decompositions)),
         }
 

@@ -1,9 +1,14 @@
 """What a user gets has eager's strides, whatever a backend's decompositions and passes do."""
 
+import dataclasses
+
 import pytest
 import torch
 
 import aotkit
+
+aten = torch.ops.aten
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def cached(x, w):
@@ -25,14 +30,43 @@ def expanded(x, w):
 @pytest.mark.parametrize("function", [cached, transposed, expanded])
 def test_strides_are_those_of_eager(function, grad, capture, backend):
     compiled = aotkit.compile(function, backend=backend, capture=capture)
-    w = torch.randn(6, 15, requires_grad=True)
+    w = torch.randn(6, 15, requires_grad=True, device=DEVICE)
     with torch.set_grad_enabled(grad):
         for rows in (8, 12, 16):  # the second and third time, TorchDynamo leaves their number open
-            x = torch.randn(rows, 6)
+            x = torch.randn(rows, 6, device=DEVICE)
             outputs = torch.utils._pytree.tree_leaves(compiled(x, w))
             for got, want in zip(outputs, torch.utils._pytree.tree_leaves(function(x, w)), strict=True):
                 assert got.stride() == want.stride()
                 torch.testing.assert_close(got, want)
+
+
+def padding(joint, joint_inputs):
+    """Like Inductor's pass on a GPU: a product is padded and sliced, and what follows still tells the old strides."""
+    for node in joint.graph.find_nodes(op="call_function", target=aten.mm.default):
+        with joint.graph.inserting_after(node):
+            padded = joint.graph.call_function(aten.constant_pad_nd.default, (node, [0, 3]))
+            padded.meta["val"] = aten.constant_pad_nd.default(node.meta["val"], [0, 3])
+        with joint.graph.inserting_after(padded):
+            sliced = joint.graph.call_function(aten.slice.Tensor, (padded, 1, 0, node.meta["val"].shape[1]))
+            sliced.meta["val"] = aten.slice.Tensor(padded.meta["val"], 1, 0, node.meta["val"].shape[1])
+        node.replace_all_uses_with(sliced, delete_user_cb=lambda user, own=padded: user is not own)
+    joint.recompile()
+
+
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+def test_padded_products_are_copied_where_a_user_sees_them(capture, partitioner):
+    def losses(x, w):
+        logits = torch.nn.functional.linear(x, w)
+        return logits, logits.flatten(0, 1).log_softmax(-1).sum()
+
+    nop = aotkit.get_backend("nop")
+    compiled = aotkit.compile(
+        losses, backend=dataclasses.replace(nop, joint_pass=padding), partition=partitioner, capture=capture
+    )
+    x, w = torch.randn(2, 4, 6), torch.randn(5, 6, requires_grad=True)
+    logits, loss = compiled(x, w)
+    assert logits.stride() == (20, 5, 1)
+    loss.backward()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="Inductor pads products on a GPU alone")

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._guards import TracingContext
-from torch.fx import Graph, GraphModule, Node
+from torch._ops import OpOverload
+from torch.fx import Graph, GraphModule, Node, map_arg
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 aten = torch.ops.aten
@@ -61,7 +62,7 @@ def keep_strides(gm: GraphModule) -> None:
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     for i, strides in output.meta.get(PROMISED, {}).items():
         node = results[i]
-        value = node.meta.get("val") if isinstance(node, Node) else None
+        value = _refreshed(node) if isinstance(node, Node) else None
         if not isinstance(value, Tensor) or _are_equal(value.shape, value.stride(), strides):
             continue
         if (order := _order(value.shape, strides)) is not None:
@@ -70,6 +71,16 @@ def keep_strides(gm: GraphModule) -> None:
             results = [copied if r is node else r for r in results]
     output.args = (tuple(results),)
     gm.recompile()
+
+
+def _refreshed(node: Node) -> Any:
+    """What a node's value is. A pass that pads a product leaves the strides of its views as they were."""
+    value, target = node.meta.get("val"), node.target
+    is_view = isinstance(target, OpOverload) and (target.is_view or target is aten._unsafe_view.default)
+    if is_view and isinstance(value, Tensor):
+        args, keywords = map_arg((node.args, node.kwargs), _refreshed)
+        value = node.meta["val"] = target(*args, **keywords)
+    return value
 
 
 def _are_equal(shape: Sequence[Any], strides: Sequence[Any], others: Sequence[Any]) -> bool:

@@ -119,18 +119,12 @@ def trace(
     return replace(compiled, layouts=_other_layouts(shape_env, fakes))
 
 
-def compile_captured(
-    gm: GraphModule, example_inputs: Sequence[Any], *, writes_inputs: bool, **compilers: Any
-) -> Compiled:
-    """The same for a graph that Dynamo captured: Dynamo's tracing context, fake tensors and guards are in force.
-
-    Args:
-        writes_inputs: whether the graph may itself write to inputs that are mutated.
-    """
+def compile_captured(gm: GraphModule, example_inputs: Sequence[Any], **compilers: Any) -> Compiled:
+    """The same for a graph that Dynamo captured: Dynamo's tracing context, fake tensors and guards are in force."""
     from torch._guards import TracingContext
 
     with settings():
-        call = _aot(gm, example_inputs, keep_inference_input_mutations=writes_inputs, **compilers)
+        call = _aot(gm, example_inputs, **compilers)
     context = TracingContext.try_get()
     return _compiled(call, context.fw_metadata if context else None, None)
 

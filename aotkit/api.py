@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from torch.fx import GraphModule
+
 from aotkit.comparison import CheckReport
 from aotkit.compiled_function import Capture
 from aotkit.compiler import compile
@@ -30,13 +32,14 @@ def extract(
     *args: Any,
     backend: BackendSpec = "nop",
     partition: str | Partitioner = "default",
+    capture: Capture = "auto",
     **kwargs: Any,
 ) -> Graphs:
     """The joint, forward and backward graphs of `fn(*args, **kwargs)`.
 
     `backend` matters only for its decompositions and its joint pass, which shape the graphs.
     """
-    compiled: Any = compile(fn, backend=backend, partition=partition, check=False)
+    compiled: Any = compile(fn, backend=backend, partition=partition, check=False, capture=capture)
     return function_of(compiled).graphs(*args, **kwargs)
 
 
@@ -46,7 +49,7 @@ def check(
     *args: Any,
     backend: BackendSpec = "auto",
     partition: str | Partitioner = "auto",
-    capture: Capture = "aot",
+    capture: Capture = "auto",
     random: Randomness = "shared",
     **kwargs: Any,
 ) -> CheckReport:
@@ -114,13 +117,31 @@ def memory_efficient_fusion(fn: F, /, **options: Any) -> F:
 
 
 def torch_backend(
-    backend: BackendSpec = "auto", partition: str | Partitioner = "auto", *, check: bool = True
+    backend: BackendSpec = "auto",
+    partition: str | Partitioner = "auto",
+    *,
+    check: bool = True,
+    random: Randomness = "shared",
 ) -> CapturedCompiler:
     """A backend for torch.compile: `torch.compile(fn, backend=aotkit.torch_backend("nop", "nx_min_cut"))`.
 
     Each graph that Dynamo captures is compared with eager on its first run, unless `check` is off.
+    `torch.compile(fn, backend="aotkit", options={"partition": "nx_min_cut"})` is the same by name.
     """
-    return CapturedCompiler(recipe_of(None, backend, partition, dynamic=False), check)
+    return CapturedCompiler(recipe_of(None, backend, partition, dynamic=False, random=random), check)
+
+
+def compile_captured(
+    gm: GraphModule, example_inputs: Sequence[Any], *, mode: str | None = None, options: Mapping[str, Any] | None = None
+) -> Callable[..., Sequence[Any]]:
+    """What `torch.compile(backend="aotkit")` calls for each graph; its `options` are those of `torch_backend`.
+
+    Raises:
+        TypeError: there is no such option, or a `mode` is given, which aotkit has none of.
+    """
+    if mode not in (None, "default"):
+        raise TypeError(f"backend 'aotkit' has no mode {mode!r}; choose by options={{'backend': ..., 'partition': ...}}.")
+    return torch_backend(**(options or {}))(gm, example_inputs)
 
 
 def by_region(

@@ -1,7 +1,7 @@
-"""What `compile` makes of a function: it finds a compilation that is valid for a call, or makes one.
+"""What `compile` makes of a function: each call takes the way that it can.
 
-The flow of a call: bring the arguments into canonical form; find an entry that is valid for them; if there is none,
-trace, partition, compile and check one. Whatever a graph cannot stand for runs eagerly.
+A call for which there are compiled graphs runs them. Another one is traced directly; where that cannot be, TorchDynamo
+captures it; and what neither can stand for runs eagerly, with a warning.
 """
 
 import copy
@@ -10,36 +10,26 @@ import inspect
 import operator
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar
 
 import torch
 
 from aotkit import aot
-from aotkit.arguments import Arguments, flatten
-from aotkit.captures import Walk, find_captures
 from aotkit.checker import raise_if_different
 from aotkit.comparison import CheckReport
+from aotkit.direct import DirectFunction
 from aotkit.dynamo import DynamoFunction
-from aotkit.entry import Entry, Failure, new_entry
-from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, warn_of_fallback
-from aotkit.executed import Followed, Unfollowed, executed_by
+from aotkit.entry import Entry, Failure
+from aotkit.errors import EagerOnly, OwnError, TraceError, warn_of_eager_call
 from aotkit.explanation import Explanation
-from aotkit.family import Families, Found
-from aotkit.guards import ArgumentGuard, Guard, GuardSource
 from aotkit.interfaces import Graphs, Partitioner
 from aotkit.methods import BoundFunction
-from aotkit.parameters import Parameters
 from aotkit.recipe import Randomness, recipe_of
-from aotkit.recompilation import Recompilations, describe
 from aotkit.registry import BackendSpec
-from aotkit.signature import Signature, outcome_in_eager
-from aotkit.substitution import Progress
-from aotkit.verdicts import EagerVerdicts
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
-Capture = Literal["aot", "dynamo"]
+Capture = Literal["auto", "aot", "dynamo"]
 OnError = Literal["raise", "eager"]
 
 
@@ -48,14 +38,15 @@ def options_of(
     partition: str | Partitioner,
     check: bool,
     capture: str,
-    dynamic: bool,
+    dynamic: bool | None,
     random: str,
     on_error: str,
+    strict: bool,
 ) -> dict[str, Any]:
     """The keyword arguments of `compile`."""
     return {
-        "backend": backend, "partition": partition, "check": check,
-        "capture": capture, "dynamic": dynamic, "random": random, "on_error": on_error,
+        "backend": backend, "partition": partition, "check": check, "capture": capture, "dynamic": dynamic,
+        "random": random, "on_error": on_error, "strict": strict,
     }  # fmt: skip
 
 
@@ -76,32 +67,31 @@ class CompiledFunction(Generic[P, R]):
         partition: str | Partitioner,
         check: bool,
         capture: Capture,
-        dynamic: bool,
+        dynamic: bool | None,
         random: Randomness,
         on_error: OnError,
+        strict: bool,
     ) -> None:
         if not callable(fn):
             raise TypeError(f"compile takes a function or an nn.Module, not {fn!r}.")
-        _one_of("capture", capture, ("aot", "dynamo"))
+        _one_of("capture", capture, ("auto", "aot", "dynamo"))
         _one_of("random", random, ("shared", "torch"))
         _one_of("on_error", on_error, ("raise", "eager"))
         # The attributes of a callable object are its own state; those of a function describe it.
         functools.update_wrapper(self, fn, updated=("__dict__",) if inspect.isroutine(fn) else ())
-        self._options = options_of(backend, partition, check, capture, dynamic, random, on_error)
-        self._recipe = recipe_of(fn, backend, partition, dynamic, random)
-        self._check = check
-        self._on_error = on_error
-        self._parameters = Parameters(fn)
-        self._families = Families(self._recipe.name)
-        self._verdicts = EagerVerdicts(self._recipe.name)
-        self._recompilations = Recompilations(self._recipe.name)
-        self._followed: Followed | None = None  # None: all code within reach is
-        self._dynamo = DynamoFunction(self._recipe, check, on_error) if capture == "dynamo" else None
+        self._options = options_of(backend, partition, check, capture, dynamic, random, on_error, strict)
+        self._recipe = recipe_of(fn, backend, partition, bool(dynamic), random)
+        self._direct = DirectFunction(self._recipe, check, on_error, plain=capture == "auto")
+        self._dynamo: DynamoFunction | None = None
+        self._handed_over = ""  # why TorchDynamo has what is not compiled yet
+        self._reasons: set[str] = set()  # why calls have run eagerly
+        if capture == "dynamo":
+            self._hand_over("capture='dynamo'")
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_dynamo_compiling():
             return self.__wrapped__(*args, **kwargs)
-        if (found := self._find(args, kwargs)) is None:
+        if (found := self._direct.find(args, kwargs)) is None:
             return self._call_anew(args, kwargs)  # type: ignore[no-any-return]
         entry, tensors = found
         if type(entry) is Entry:
@@ -134,52 +124,47 @@ class CompiledFunction(Generic[P, R]):
     def graphs(self, /, *args: P.args, **kwargs: P.kwargs) -> Graphs:
         """The graphs that a call with these arguments runs; compiles them if need be.
 
+        Where TorchDynamo captures the call, this makes it once more: random state is put back, mutations remain.
+
         Raises:
             TraceError: such a call runs eagerly, or in several pieces; the message says why.
         """
-        self._raise_if_eager(aot.why_eager())
-        if self._dynamo is not None:
-            return self._dynamo.graphs(args, kwargs)
-        return self._entry(args, kwargs).graphs
+        found = self._way(args, kwargs)
+        return found.graphs if isinstance(found, Entry) else found.visit(args, kwargs).graphs
 
     def report(self, /, *args: P.args, **kwargs: P.kwargs) -> CheckReport:
         """The verdict of the check for a call with these arguments; compiles if need be.
 
-        With `capture="dynamo"` it has the verdicts on all graphs that the call runs.
+        Where TorchDynamo captures the call, this makes it once more, and has the verdicts on all graphs that it runs.
 
         Raises:
             TraceError: such a call runs eagerly; the message says why.
             ValueError: it was compiled with `check=False`.
         """
-        if not self._check:
+        if not self._options["check"]:
             raise ValueError(f"{self._recipe.name!r} was compiled with check=False: there is no report.")
-        self._raise_if_eager(aot.why_eager())
-        if self._dynamo is not None:
-            return self._dynamo.report(args, kwargs)
-        report = self._entry(args, kwargs).report
+        found = self._way(args, kwargs)
+        report = found.report if isinstance(found, Entry) else found.visit(args, kwargs).report
         assert report is not None
         return report
 
     def check(self, /, *args: P.args, **kwargs: P.kwargs) -> CheckReport:
         """Compare what is compiled for such a call with eager again, for the values of these arguments.
 
+        Where TorchDynamo captures the call, this makes it once more, and compares each of its graphs.
+
         Raises:
             MismatchError: they differ.
-            TraceError: such a call runs eagerly, or in the pieces that `capture="dynamo"` checks as it compiles them.
+            TraceError: such a call runs eagerly.
         """
-        self._raise_if_eager(aot.why_eager())
-        if self._dynamo is not None:
-            raise TraceError("With capture='dynamo', each graph is checked when it is compiled, and not again.")
-        with aot.COMPILE_LOCK:
-            entry = self._entry(args, kwargs)
-            given = self._parameters.canonical(args, kwargs)
-
-            def compare() -> CheckReport:
-                signature, _, _ = self._signature(*given, flatten(*given))
-                return entry.compare(self._recipe, signature, outcome_in_eager(signature))
-
+        found = self._way(args, kwargs)
+        if isinstance(found, DynamoFunction):
+            report = found.visit(args, kwargs, check=True).report
+        else:
             try:
-                report = self._looking_further(compare)
+                report = self._direct.check_again(args, kwargs)
+            except EagerOnly as e:
+                self._raise_eager(str(e))
             except OwnError as e:
                 raise e.error from None
         raise_if_different(report)
@@ -188,137 +173,117 @@ class CompiledFunction(Generic[P, R]):
     def explain(self, /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """How a call with these arguments runs, and why, and what it launches; compiles if need be.
 
-        The arguments are read again when what it launches is asked for, and are kept until then.
+        The arguments are read again when what it launches is asked for, and are kept until then. Where TorchDynamo
+        captures the call, this makes it once more: random state is put back, mutations remain.
         """
         describe = functools.partial(Explanation, self._recipe.subject)
+        try:
+            found, tensors = self._found(args, kwargs)
+            if isinstance(found, DynamoFunction):
+                visit = found.visit(args, kwargs)
+                return describe(
+                    eager=visit.eager, capture=None if visit.eager else "dynamo", handed_over=self._handed_over,
+                    pieces=len(visit.pieces), breaks=visit.breaks, entries=found.entries, _measure=visit.kernels,
+                )  # fmt: skip
+        except EagerOnly as e:
+            return describe(eager=str(e), entries=len(self._direct))
+        if isinstance(found, Failure):
+            return describe(eager=str(found.error), entries=len(self._direct))
+        way, measure = found.way_in, functools.partial(found.kernels, tensors)
+        return describe(
+            detour=way.detour, tier=way.tier, capture="aot", pieces=1, entries=len(self._direct), _measure=measure
+        )
+
+    def _way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | DynamoFunction:
+        """What takes such a call; compiles if need be.
+
+        Raises:
+            TraceError: it runs eagerly.
+        """
+        try:
+            found, _ = self._found(args, kwargs)
+        except EagerOnly as e:
+            self._raise_eager(str(e))
+        if isinstance(found, Failure):
+            raise found.error
+        return found
+
+    def _raise_eager(self, reason: str) -> NoReturn:
+        raise TraceError(f"{self._recipe.name!r} runs eagerly for these inputs: {reason}.")
+
+    def _found(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Entry | Failure | DynamoFunction, list[Any]]:
+        """What takes such a call, and its flat inputs if that is known; compiles if need be.
+
+        Raises:
+            EagerOnly: such a call runs eagerly.
+        """
+        try:
+            return self._choose(args, kwargs)
+        except OwnError as e:
+            raise e.error from None
+
+    def _choose(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Entry | Failure | DynamoFunction, list[Any]]:
         if (reason := aot.why_eager()) is not None:
-            return describe(eager=reason, entries=len(self._families))
+            raise EagerOnly(reason, final=True)
         if self._dynamo is not None:
-            measure = functools.partial(self._dynamo.kernels, args, kwargs)
-            return describe(
-                detour="TorchDynamo captures it, and has guards of its own", tier="Python", _measure=measure
-            )
+            return self._direct.find(args, kwargs) or (self._dynamo, [])
         try:
-            entry, tensors = self._find(args, kwargs) or self._compiled(args, kwargs)
-        except EagerOnly as e:
-            return describe(eager=str(e), entries=len(self._families))
-        except OwnError as e:
-            raise e.error from None
-        if isinstance(entry, Failure):
-            return describe(eager=str(entry.error), entries=len(self._families))
-        way = entry.way_in
-        measure = functools.partial(entry.kernels, tensors)
-        return describe(detour=way.detour, tier=way.tier, entries=len(self._families), _measure=measure)
+            return self._direct.found_or_compiled(args, kwargs)
+        except (EagerOnly, TraceError) as e:
+            if self._options["capture"] == "aot" or (isinstance(e, EagerOnly) and e.final):
+                raise
+            return self._hand_over(str(e)), []
 
-    def _raise_if_eager(self, reason: str | None) -> None:
-        if reason is not None:
-            raise TraceError(f"{self._recipe.name!r} runs eagerly for these inputs: {reason}.")
-
-    def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
-        try:
-            entry, _ = self._find(args, kwargs) or self._compiled(args, kwargs)
-        except EagerOnly as e:
-            self._raise_if_eager(str(e))
-            raise
-        except OwnError as e:
-            raise e.error from None
-        if isinstance(entry, Failure):
-            raise entry.error
-        return entry
-
-    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found | None:
-        """A valid entry for a call, and its flat inputs, if there is one."""
-        begun = Progress.begun
-        undisturbed = Progress.ended == begun
-        try:
-            found = self._families.find(*self._parameters.canonical(args, kwargs))
-        except EagerOnly:
-            return None
-        # Another thread that compiles may have put stand-ins where this one looked for captured tensors.
-        return found if undisturbed and Progress.begun == begun else None
+    def _hand_over(self, reason: str) -> DynamoFunction:
+        """From now on TorchDynamo captures whatever has not been compiled."""
+        self._handed_over = reason
+        options = (self._options[name] for name in ("dynamic", "check", "on_error", "strict"))
+        self._dynamo = DynamoFunction(self._recipe, *options)
+        return self._dynamo
 
     def _call_anew(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call for which there is no entry."""
-        if (reason := aot.why_eager()) is not None:
-            self._verdicts.log(reason)
-            return self.__wrapped__(*args, **kwargs)
-        if self._dynamo is not None:
-            return self._dynamo(*args, **kwargs)
+        """A call for which there are no graphs yet."""
         try:
-            entry, tensors = self._compiled(args, kwargs)
+            found, tensors = self._choose(args, kwargs)
         except EagerOnly as e:
-            self._verdicts.log(str(e))
+            return self._call_eagerly(str(e), args, kwargs)
         except OwnError as e:
             # It shall raise that once more, now having done to its inputs what it does before.
-            self._verdicts.log(f"it raises {type(e.error).__name__}: {e.error}")
-        else:
-            if isinstance(entry, Entry):
-                return entry.run(tensors)
-        return self.__wrapped__(*args, **kwargs)
+            reason = f"on copies of its inputs it raises {type(e.error).__name__}: {e.error}"
+            return self._call_eagerly(reason, args, kwargs)
+        if isinstance(found, Entry):
+            return found.run(tensors)
+        if isinstance(found, Failure):  # of which the user has been warned
+            return self.__wrapped__(*args, **kwargs)
+        result, eager = found(args, kwargs)
+        if eager is not None:
+            self._tell_of_eager_call(eager)
+        return result
 
-    def _compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
-        args, kwargs = self._parameters.canonical(args, kwargs)
-        arguments = flatten(args, kwargs)
-        self._verdicts.consult(arguments)
-        with aot.COMPILE_LOCK, self._verdicts.learning(arguments):
-            compile = functools.partial(self._compile, args, kwargs, arguments)
-            return self._families.find(args, kwargs) or self._looking_further(compile)
+    def _call_eagerly(self, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if aot.COMPILE_LOCK.is_held_here():  # a part of something that is compiled as a whole
+            return self.__wrapped__(*args, **kwargs)
+        if self._options["strict"]:
+            self._raise_eager(reason)
+        result = self.__wrapped__(*args, **kwargs)
+        self._tell_of_eager_call(reason)
+        return result
 
-    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Arguments) -> Found:
-        signature, guard, walk = self._signature(args, kwargs, arguments)
-        for tensor in signature.tensors:
-            if (reason := aot.why_eager_tensor(tensor)) is not None:
-                raise EagerOnly(reason)
-        entry = self._try_entry(signature)
-        if isinstance(entry, Entry) or not _out_of_memory(entry.error):
-            self._families.add(args, kwargs, guard, signature.tensors, entry)
-        self._recompilations.count(lambda: describe(self._parameters, arguments, signature, walk))
-        return entry, signature.tensors
+    def _tell_of_eager_call(self, reason: str) -> None:
+        """Warn, once for each reason, that a whole call runs uncompiled.
 
-    def _signature(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Arguments
-    ) -> tuple[Signature, Guard, Walk]:
-        """What a call is given and reaches, and what must not change for it to be such a call again."""
-        names, object_names = self._parameters.names_of(arguments)
-        source = GuardSource()
-        source.require_environment()
-        given = ArgumentGuard(source, args, kwargs)
-        fn = self.__wrapped__
-        objects = zip(given.objects, given.objects.values(), object_names, strict=True)
-        roots = [(source.bind(fn), fn, _root_name(fn)), *objects]
-        walk = self._walk(functools.partial(find_captures, source, roots), arguments)
-        return Signature(self._recipe, arguments, walk, names), walk.compile(given.tensors), walk
-
-    def _walk(self, find: Callable[..., Walk], arguments: Arguments) -> Walk:
-        """Look into all functions within reach; where that fails, into those alone that run."""
-        try:
-            return find(self._followed)
-        except (EagerOnly, TraceError):
-            if self._followed is not None:
-                raise
-            self._followed = executed_by(self.__wrapped__, arguments, find)
-            return find(self._followed)
-
-    def _looking_further(self, attempt: Callable[[], T]) -> T:
-        """Try again as long as functions run that were not looked into."""
-        while True:
-            try:
-                return attempt()
-            except Unfollowed as e:
-                assert self._followed is not None
-                self._followed |= {e.code}
-
-    def _try_entry(self, signature: Signature) -> Entry | Failure:
-        try:
-            # Its backward pass, which may run functions too, is not watched while it is traced.
-            ran = outcome_in_eager(signature) if self._check or signature.is_watched else None
-            want = ran if self._check else None
-            return new_entry(self._recipe, signature, want)
-        except AotkitError as e:
-            if self._on_error == "raise":
-                raise
-            warn_of_fallback(self._recipe.name, e)
-            return Failure(e, signature)
+        Raises:
+            TraceError: the user wants no such calls.
+        """
+        if self._options["strict"]:
+            self._raise_eager(reason)
+        if reason not in self._reasons:
+            self._reasons.add(reason)
+            warn_of_eager_call(self._recipe.name, reason)
 
 
 def _is_importable(obj: Any) -> bool:
@@ -326,17 +291,6 @@ def _is_importable(obj: Any) -> bool:
         return operator.attrgetter(obj.__qualname__)(sys.modules[obj.__module__]) is obj
     except (AttributeError, KeyError):
         return False
-
-
-def _out_of_memory(error: BaseException | None) -> bool:
-    """Whether something failed for want of memory, so that it may work the next time."""
-    while error is not None and not isinstance(error, MemoryError | torch.OutOfMemoryError):
-        error = error.__cause__
-    return error is not None
-
-
-def _root_name(fn: Callable[..., Any]) -> str:
-    return "" if inspect.ismethod(fn) else getattr(fn, "__name__", type(fn).__name__)
 
 
 def _one_of(option: str, value: Any, allowed: Sequence[str]) -> None:

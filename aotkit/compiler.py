@@ -25,9 +25,10 @@ def compile(  # type: ignore[overload-overlap]
     partition: str | Partitioner = ...,
     check: bool = ...,
     capture: Capture = ...,
-    dynamic: bool = ...,
+    dynamic: bool | None = ...,
     random: Randomness = ...,
     on_error: OnError = ...,
+    strict: bool = ...,
 ) -> M: ...
 @overload
 def compile(
@@ -38,9 +39,10 @@ def compile(
     partition: str | Partitioner = ...,
     check: bool = ...,
     capture: Capture = ...,
-    dynamic: bool = ...,
+    dynamic: bool | None = ...,
     random: Randomness = ...,
     on_error: OnError = ...,
+    strict: bool = ...,
 ) -> "CompiledFunction[P, R]": ...
 @overload
 def compile(
@@ -49,9 +51,10 @@ def compile(
     partition: str | Partitioner = ...,
     check: bool = ...,
     capture: Capture = ...,
-    dynamic: bool = ...,
+    dynamic: bool | None = ...,
     random: Randomness = ...,
     on_error: OnError = ...,
+    strict: bool = ...,
 ) -> "Callable[[Callable[P, R]], CompiledFunction[P, R]]": ...
 def compile(
     fn: Any = None,
@@ -60,10 +63,11 @@ def compile(
     backend: BackendSpec = "auto",
     partition: str | Partitioner = "auto",
     check: bool = True,
-    capture: Capture = "aot",
-    dynamic: bool = False,
+    capture: Capture = "auto",
+    dynamic: bool | None = None,
     random: Randomness = "shared",
     on_error: OnError = "raise",
+    strict: bool = False,
 ) -> Any:
     """Compile a function or module ahead of time: `compile(fn)`, `@compile` or `@compile(backend="nop")`.
 
@@ -77,15 +81,18 @@ def compile(
         partition: a name from `list_partitioners()` or a partitioner. "auto": `min_cut`.
         check: compare outputs, gradients and mutated inputs with eager on the first call of each signature, and once
             more with other values. That runs `fn` itself about three times, on copies of its inputs.
-        capture: "aot" traces `fn` directly; "dynamo" lets TorchDynamo capture it first, for functions whose Python
-            code depends on the values of tensors.
-        dynamic: leave the sizes of arguments open where the function allows it.
+        capture: "aot" traces `fn` directly, with guards on all that it reads, and refuses what one graph cannot stand
+            for. "dynamo" lets TorchDynamo capture it, in several graphs where its Python code depends on the values of
+            tensors. "auto": directly where it is plain code of the user's own, else by TorchDynamo.
+        dynamic: leave the sizes of arguments open where the function allows it. None: those that have changed from one
+            call to another, where TorchDynamo captures the function; else none.
         random: "shared": random operators become arithmetic on one seed for each call, which is drawn from torch's CPU
             generator. Every backend, and the eager run of the check, then draws the same numbers; they are others
             than those of uncompiled eager. "torch": torch's own operators and generators, with eager's numbers. So do
-            in either case calls that run eagerly, `capture="dynamo"`, calls with a `generator=` and operators that
+            in either case calls that run eagerly, calls with a `generator=` and operators that
             `aotkit/random_operators.py` does not list.
         on_error: "raise", or "eager": warn and run the function uncompiled.
+        strict: raise TraceError in place of the warning `EagerCallWarning` where a whole call runs uncompiled.
 
     While a function is compiled, that is in its first call for each kind of input, stand-ins are in the places of the
     tensors that it captures. Other threads may call compiled functions meanwhile, but not the uncompiled module or
@@ -95,7 +102,7 @@ def compile(
         UnknownNameError, UnavailableError: the backend or partitioner cannot be had.
         TypeError, ValueError: an argument is none of the above.
     """
-    options = options_of(backend, partition, check, capture, dynamic, random, on_error)
+    options = options_of(backend, partition, check, capture, dynamic, random, on_error, strict)
     if fn is None:
         return functools.partial(compile, **options)
     if isinstance(fn, nn.Module):

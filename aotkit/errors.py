@@ -61,7 +61,15 @@ class UnsupportedError(AotkitError, RuntimeError):
 
 
 class EagerOnly(Exception):
-    """Not for users: a call has to run eagerly; the message says why."""
+    """Not for users: a call cannot be compiled; the message says why.
+
+    Attributes:
+        final: whether no other way of capture could compile it.
+    """
+
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
 
 
 class OwnError(Exception):
@@ -72,12 +80,26 @@ class OwnError(Exception):
         self.error = error
 
 
-class EagerFallbackWarning(UserWarning):
+class EagerCallWarning(UserWarning):
+    """A whole call ran uncompiled."""
+
+
+class EagerFallbackWarning(EagerCallWarning):
     """Compilation failed and `on_error="eager"` made the function run uncompiled."""
+
+
+class UndecidedWarning(UserWarning):
+    """A check had no time to find out whether some of what differs from eager is rounding."""
 
 
 class RecompilationWarning(UserWarning):
     """A function compiles again and again, for inputs that are different each time."""
+
+
+def warn_of_eager_call(name: str, reason: str) -> None:
+    """Tell that a call runs uncompiled though nothing failed."""
+    advice = "Change that, or leave it and ignore aotkit.EagerCallWarning; strict=True makes it an error."
+    warn_user(f"{name!r} runs eagerly, as it would uncompiled: {reason}. {advice}", EagerCallWarning)
 
 
 def warn_of_fallback(name: str, error: AotkitError) -> None:

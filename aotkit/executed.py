@@ -15,7 +15,7 @@ import torch
 
 from aotkit import aot
 from aotkit.arguments import Arguments
-from aotkit.captures import Walk
+from aotkit.walk import Walk
 from aotkit.errors import EagerOnly
 from aotkit.substitution import substituted
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,10 @@ class Explanation:
     Attributes:
         subject: the function, its backend and its partitioner.
         eager: why the call runs eagerly, or None if it runs compiled graphs.
+        capture: "aot" if it was traced directly, "dynamo" if TorchDynamo captured it; None in eager.
+        handed_over: why TorchDynamo captures it and it is not traced directly; "" if it is.
+        pieces: how many graphs TorchDynamo captured of it; each has its forward and its backward graph.
+        breaks: why there are several, that is what stays in Python and where.
         detour: why it takes AOTAutograd's wrappers into the graphs, or None if it goes straight to them.
         tier: the language of the code between the guards and the graphs: "C++", "Python", or None in eager.
         entries: how many kinds of inputs the function is compiled for now.
@@ -32,6 +36,10 @@ class Explanation:
 
     subject: str
     eager: str | None = None
+    capture: str | None = None
+    handed_over: str = ""
+    pieces: int = 0
+    breaks: Sequence[str] = ()
     detour: str | None = None
     tier: str | None = None
     entries: int = 0
@@ -65,7 +73,11 @@ class Explanation:
         if self.eager is not None:
             return "\n".join([*lines, f"  such a call runs eagerly: {self.eager}"])
         lines.append("  such a call runs compiled graphs")
-        if self.detour is not None:
+        if self.capture == "dynamo":
+            graphs = "one graph" if self.pieces == 1 else f"{self.pieces} graphs"
+            lines.append(f"  captured by TorchDynamo, with guards of its own, in {graphs}: {self.handed_over}")
+            lines += [f"  stays in Python: {reason}" for reason in self.breaks]
+        elif self.detour is not None:
             lines.append(f"  through AOTAutograd's wrappers: {self.detour}")
         else:
             lines.append(f"  straight from the guard, in {self.tier}")
@@ -84,7 +96,8 @@ class Explanation:
     def json(self) -> dict[str, Any]:
         """All of it as numbers and texts, for `json.dumps`."""
         launched, _ = self._told
-        way = {"eager": self.eager, "detour": self.detour, "tier": self.tier, "entries": self.entries}
+        names = ("eager", "capture", "handed_over", "pieces", "breaks", "detour", "tier", "entries")
+        way = {name: getattr(self, name) for name in names}
         found = None if launched is None else views.as_json(launched)
         return {"schema": 1, "subject": self.subject, **way, "launched": found}
 

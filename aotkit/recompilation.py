@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from aotkit.arguments import Arguments
-from aotkit.captures import Walk
+from aotkit.walk import Walk
 from aotkit.constants import is_constant
 from aotkit.errors import RecompilationWarning, warn_user
 from aotkit.parameters import Parameters

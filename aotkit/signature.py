@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from aotkit import aot
 from aotkit.aot import pytree
 from aotkit.arguments import Arguments
-from aotkit.captures import Walk
+from aotkit.walk import Walk
 from aotkit.copies import Plan, run_on_copies
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError
 from aotkit.executed import watching

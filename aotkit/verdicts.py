@@ -1,6 +1,5 @@
 """Calls that have to run eagerly: why, and how seldom to look whether that is still so."""
 
-import logging
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
@@ -11,8 +10,6 @@ from aotkit.errors import EagerOnly
 # Kinds of calls to remember; a function that is called with ever new constants must not fill the memory.
 MOST_KINDS = 1000
 
-_log = logging.getLogger("aotkit")
-
 
 class EagerVerdicts:
     """Kinds of calls of one function that had to run eagerly, so that each does not search it for tensors again.
@@ -20,10 +17,8 @@ class EagerVerdicts:
     What a function captures may change, so the search is repeated at the 2nd, 4th, 8th, ... call of a kind.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._known: dict[Hashable, tuple[int, str]] = {}
-        self._logged: set[str] = set()
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[int, str, bool]] = {}
 
     def consult(self, arguments: Arguments) -> None:
         """Nothing if it is time to search.
@@ -34,29 +29,23 @@ class EagerVerdicts:
         kind = _kind(arguments)
         if (known := self._known.get(kind)) is None:
             return
-        calls, reason = known
-        self._known[kind] = calls + 1, reason
+        calls, reason, final = known
+        self._known[kind] = calls + 1, reason, final
         if calls & (calls + 1):
-            raise EagerOnly(reason)
+            raise EagerOnly(reason, final=final)
 
     @contextmanager
     def learning(self, arguments: Arguments) -> Iterator[None]:
         """Remember for calls like this one whether what is done inside raises EagerOnly."""
         kind = _kind(arguments)
-        calls = self._known.pop(kind, (1, ""))[0]
+        calls = self._known.pop(kind, (1, "", False))[0]
         try:
             yield
         except EagerOnly as e:
             if len(self._known) >= MOST_KINDS:
                 self._known.clear()
-            self._known[kind] = calls, str(e)
+            self._known[kind] = calls, str(e), e.final
             raise
-
-    def log(self, reason: str) -> None:
-        """Tell, once for each reason, that a call runs eagerly."""
-        if reason not in self._logged:
-            self._logged.add(reason)
-            _log.info("%r runs eagerly: %s.", self._name, reason)
 
 
 def _kind(arguments: Arguments) -> Hashable:

@@ -358,7 +358,7 @@ def test_only_functions_and_modules_compile(wrong):
 
 
 def test_a_wrong_option_lists_the_right_ones():
-    with pytest.raises(ValueError, match="capture must be one of 'aot', 'dynamo', not 'fx'"):
+    with pytest.raises(ValueError, match="capture must be one of 'auto', 'aot', 'dynamo', not 'fx'"):
         aotkit.compile(torch.sin, capture="fx")
     with pytest.raises(ValueError, match="on_error must be one of 'raise', 'eager', not 'ignore'"):
         aotkit.compile(torch.sin, on_error="ignore")
@@ -411,7 +411,7 @@ def test_data_dependent_code_is_located_and_dynamo_suggested(check):
         return x
 
     with pytest.raises(aotkit.TraceError) as e:
-        aotkit.compile(clip, backend="nop", check=check)(torch.ones(3, requires_grad=True))
+        aotkit.compile(clip, backend="nop", check=check, capture="aot")(torch.ones(3, requires_grad=True))
     line = clip.__code__.co_firstlineno + 1
     assert f"{__file__.rsplit('/', 1)[-1]}:{line}" in str(e.value)
     assert "needs the value of a tensor" in str(e.value)
@@ -424,7 +424,7 @@ def test_an_object_that_no_graph_can_return_is_named():
             self.value = value
 
     with pytest.raises(aotkit.TraceError, match="the function returns a Result, which a compiled graph cannot rebuild"):
-        aotkit.compile(lambda x: Result(x * 2), backend="nop")(torch.ones(2))
+        aotkit.compile(lambda x: Result(x * 2), backend="nop", capture="aot")(torch.ones(2))
 
 
 def test_such_an_object_can_be_returned_eagerly():
@@ -432,7 +432,7 @@ def test_such_an_object_can_be_returned_eagerly():
         def __init__(self, value):
             self.value = value
 
-    compiled = aotkit.compile(lambda x: Result(F.relu(x)), backend="nop", on_error="eager")
+    compiled = aotkit.compile(lambda x: Result(F.relu(x)), backend="nop", capture="aot", on_error="eager")
     with pytest.warns(aotkit.EagerFallbackWarning, match="returns a Result"):
         assert compiled(torch.ones(2)).value.tolist() == [1, 1]
     with warnings.catch_warnings():

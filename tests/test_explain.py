@@ -56,7 +56,7 @@ def test_eager_calls_give_their_reason():
 
 
 def test_failed_compilation_gives_its_error():
-    f = aotkit.compile(lambda x: x * int(x.sum()), backend="nop", on_error="eager")
+    f = aotkit.compile(lambda x: x * int(x.sum()), backend="nop", capture="aot", on_error="eager")
     with pytest.warns(aotkit.EagerFallbackWarning):
         explanation = f.explain(torch.ones(2))
     assert "needs the value of a tensor" in explanation.eager
@@ -73,4 +73,6 @@ def test_modules_methods_and_dynamo_explain_too():
 
     assert Scale().apply.explain(torch.ones(1)).eager is None
     captured = aotkit.compile(lambda x: x * 2, backend="nop", capture="dynamo")
-    assert "TorchDynamo" in captured.explain(torch.ones(1)).detour
+    explanation = captured.explain(torch.ones(1))
+    assert (explanation.capture, explanation.pieces, explanation.eager) == ("dynamo", 1, None)
+    assert "captured by TorchDynamo, with guards of its own, in one graph: capture='dynamo'" in explanation.way

@@ -287,6 +287,7 @@ def test_parametrization(compile, name, when):
         yield y, gradients(m), dict(m.named_buffers())
 
 
+@pytest.mark.filterwarnings("ignore::aotkit.errors.EagerCallWarning")
 @agrees(eager=None)
 def test_cached_parametrization(compile):
     m = nn.Sequential(parametrizations.weight_norm(nn.Linear(3, 3)))
@@ -376,7 +377,7 @@ def test_lazy_submodule(compile):
 
 
 def test_cumulative_batch_norm_is_an_error_that_says_what_to_do():
-    m = aotkit.compile(nn.BatchNorm1d(3, momentum=None), backend="nop")
+    m = aotkit.compile(nn.BatchNorm1d(3, momentum=None), backend="nop", capture="aot")
     with pytest.raises(aotkit.TraceError, match="dynamo"):
         m(torch.randn(4, 3))
     assert m.num_batches_tracked == 0

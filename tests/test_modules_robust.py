@@ -251,16 +251,25 @@ class TestDynamo:
         with pytest.raises(aotkit.CompileError, match="no such instruction"):
             compiled.report(ONES)
 
-    def test_on_error_eager_when_dynamo_gives_up(self, monkeypatch):
+    def test_a_call_after_dynamo_has_given_up_runs_eagerly_and_warns(self, monkeypatch):
         monkeypatch.setattr(aotkit.aot.dynamo, "MOST_DYNAMO_VARIANTS", 2)
-        compiled = aotkit.compile(lambda x: x * x.dim(), backend="nop", capture="dynamo", on_error="eager")
+        monkeypatch.setattr(aotkit.aot, "MOST_DYNAMO_VARIANTS", 2)
+        compiled = aotkit.compile(lambda x: x * x.dim(), backend="nop", capture="dynamo")
         inputs = [torch.ones((2,) * n) for n in range(1, 6)]
         for x in inputs[:2]:
             compiled(x)
-        with pytest.warns(aotkit.EagerFallbackWarning, match="gave up"):
+        with pytest.warns(aotkit.EagerCallWarning, match="TorchDynamo has compiled it 2 times"):
             assert torch.equal(compiled(inputs[2]), inputs[2] * 3)
         for x in inputs:
             assert torch.equal(compiled(x), x * x.dim())
+
+    def test_strict_raises_when_dynamo_gives_up(self, monkeypatch):
+        monkeypatch.setattr(aotkit.aot.dynamo, "MOST_DYNAMO_VARIANTS", 2)
+        compiled = aotkit.compile(lambda x: x * x.dim(), backend="nop", capture="dynamo", strict=True)
+        for n in (1, 2):
+            compiled(torch.ones((2,) * n))
+        with pytest.raises(aotkit.TraceError, match="gave up"):
+            compiled(torch.ones(2, 2, 2))
 
 
 # Many signatures.
@@ -314,28 +323,36 @@ def array_reader(array):
     return lambda x: x * float(array.sum())
 
 
-def test_the_reason_is_logged_once(caplog):
-    compiled = aotkit.compile(array_reader(np.ones(3)), backend="nop")
-    with caplog.at_level(logging.INFO, logger="aotkit"):
+def test_an_eager_call_warns_once_and_says_why():
+    compiled = aotkit.compile(array_reader(np.ones(3)), backend="nop", capture="aot")
+    with pytest.warns(aotkit.EagerCallWarning, match="runs eagerly, .*: it reads 'array', a ndarray") as caught:
         for _ in range(3):
             assert torch.equal(compiled(ONES), ONES * 3)
-    (record,) = [r for r in caplog.records if r.name == "aotkit"]
-    assert "runs eagerly: it reads 'array', a ndarray" in record.getMessage()
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
 
 
-def test_transforms_are_logged(caplog):
+def test_a_call_inside_a_transform_warns():
     compiled = aotkit.compile(lambda x: x * 2, backend="nop")
-    with caplog.at_level(logging.INFO, logger="aotkit"):
+    with pytest.warns(aotkit.EagerCallWarning, match="functorch transform"):
         torch.func.vmap(compiled)(ONES)
-    assert "functorch transform" in caplog.text
 
 
+@pytest.mark.parametrize("capture", ["auto", "aot", "dynamo"])
+def test_strict_refuses_eager_calls(capture):
+    compiled = aotkit.compile(lambda x: x * 2, backend="nop", capture=capture, strict=True)
+    with pytest.raises(aotkit.TraceError, match="runs eagerly for these inputs: it is called inside a functorch"):
+        torch.func.vmap(compiled)(ONES)
+    assert torch.equal(compiled(ONES), ONES * 2)
+
+
+@pytest.mark.filterwarnings("ignore::aotkit.errors.EagerCallWarning")
 def test_the_search_is_not_repeated_at_each_call(monkeypatch):
     searches = []
-    find = aotkit.compiled_function.find_captures
-    monkeypatch.setattr(aotkit.compiled_function, "find_captures", lambda *args: searches.append(args) or find(*args))
+    find = aotkit.direct.find_captures
+    monkeypatch.setattr(aotkit.direct, "find_captures", lambda *args, **k: searches.append(args) or find(*args, **k))
     array = np.ones(3)
-    compiled = aotkit.compile(array_reader(array), backend="nop")
+    compiled = aotkit.compile(array_reader(array), backend="nop", capture="aot")
     for i in range(64):
         array[0] = i
         assert torch.equal(compiled(torch.ones(i % 5 + 1)), torch.ones(i % 5 + 1) * (i + 2))
@@ -344,12 +361,13 @@ def test_the_search_is_not_repeated_at_each_call(monkeypatch):
     assert len(searches) == 3 * 7  # then in what runs: in nothing, and in the function itself
 
 
+@pytest.mark.filterwarnings("ignore::aotkit.errors.EagerCallWarning")
 def test_a_function_that_becomes_compilable_is_compiled():
     class Config:
         pass
 
     config, counter = Config(), Counter()
-    compiled = aotkit.compile(lambda x: x * config.factor.sum(), backend=counter.backend())
+    compiled = aotkit.compile(lambda x: x * config.factor.sum(), backend=counter.backend(), capture="aot")
     config.factor = np.ones(3)
     for _ in range(5):
         compiled(ONES)
@@ -359,6 +377,7 @@ def test_a_function_that_becomes_compilable_is_compiled():
     assert counter.compiled == 1
 
 
+@pytest.mark.filterwarnings("ignore::aotkit.errors.EagerCallWarning")
 def test_one_odd_input_does_not_make_the_others_eager():
     counter = Counter()
     compiled = aotkit.compile(lambda x: x * 2, backend=counter.backend())
@@ -370,7 +389,7 @@ def test_one_odd_input_does_not_make_the_others_eager():
 
 
 def test_graphs_and_report_of_an_eager_call_say_why():
-    compiled = aotkit.compile(array_reader(np.ones(3)), backend="nop")
+    compiled = aotkit.compile(array_reader(np.ones(3)), backend="nop", capture="aot")
     for _ in range(3):
         for ask in (compiled.graphs, compiled.report):
             with pytest.raises(aotkit.TraceError, match="runs eagerly for these inputs: it reads 'array', a ndarray"):

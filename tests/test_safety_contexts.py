@@ -18,6 +18,9 @@ import aotkit
 
 from .agreement import agrees, compare
 
+# What surrounds a call is the subject here: much of it makes calls eager.
+pytestmark = pytest.mark.filterwarnings("ignore::aotkit.errors.EagerCallWarning")
+
 
 def use(f, history):
     """Call `f` as the history says, so that it has such an entry."""

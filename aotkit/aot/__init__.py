@@ -17,7 +17,17 @@ from aotkit.aot.alone import (
 from aotkit.aot.backward import gradient_uses, run_watched, unused_gradients
 from aotkit.aot.decompositions import core_decompositions
 from aotkit.aot.donation import donated_inputs, sparing_retained
-from aotkit.aot.dynamo import captured_names, dynamo_backend, dynamo_compile, uncompiled_graph
+from aotkit.aot.dynamo import (
+    MOST_DYNAMO_VARIANTS,
+    captured_copy,
+    captured_names,
+    drawing_shared,
+    dynamo_backend,
+    dynamo_compile,
+    graph_break_of,
+    graph_breaks,
+    uncompiled_graph,
+)
 from aotkit.aot.environment import (
     REASONS_FOR_EAGER,
     SURROUNDINGS,
@@ -43,15 +53,15 @@ from aotkit.aot.graphs import (
     is_traced,
     outside_fake_mode,
     outside_tracing,
-    promise_strides,
     separate_gradients,
     sparse_nodes,
 )
 from aotkit.aot.joint import JOINT_TAGS, are_alike, partition_alone, tangents_of
 from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
+from aotkit.aot.output_strides import keep_strides, promise_strides, strides_of, strides_of_captured
 from aotkit.aot.relays import if_on_cpu, relay, with_seed
 from aotkit.aot.shared_random import SharedRandom
-from aotkit.aot.tensors import memory_pattern, negated, storage_users, tensor_guard, tensor_kind, why_eager_tensor
+from aotkit.aot.tensors import is_for_dynamo, memory_pattern, negated, storage_users, tensor_guard, tensor_kind, why_eager_tensor
 from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
 from aotkit.aot.tracing import (
     COMPILE_LOCK,
@@ -75,6 +85,7 @@ def pytree_children(spec: Any) -> Sequence[Any]:
 __all__ = [
     "COMPILE_LOCK",
     "JOINT_TAGS",
+    "MOST_DYNAMO_VARIANTS",
     "REASONS_FOR_EAGER",
     "SURROUNDINGS",
     "SWITCHES",
@@ -85,6 +96,7 @@ __all__ = [
     "TensorReads",
     "are_alike",
     "boxed",
+    "captured_copy",
     "captured_names",
     "compile_alone",
     "compile_captured",
@@ -94,18 +106,23 @@ __all__ = [
     "core_decompositions",
     "current_stream",
     "donated_inputs",
+    "drawing_shared",
     "dynamo_backend",
     "dynamo_compile",
     "effect_tokens",
     "environment",
     "generators_of",
     "gradient_uses",
+    "graph_break_of",
+    "graph_breaks",
     "graph_module",
     "has_torch_operators",
     "if_on_cpu",
     "is_data_dependent",
+    "is_for_dynamo",
     "is_foreign_tensor",
     "is_traced",
+    "keep_strides",
     "memory_pattern",
     "native",
     "negated",
@@ -129,6 +146,8 @@ __all__ = [
     "sparing_retained",
     "sparse_nodes",
     "storage_users",
+    "strides_of",
+    "strides_of_captured",
     "tangents_of",
     "tensor_guard",
     "tensor_kind",

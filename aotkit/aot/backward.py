@@ -68,6 +68,8 @@ def run_watched(
     if not has_backward:
         return compiled.call(*inputs)
     before = _nodes_of(inputs)
+    if uses is not None:  # an autograd node has gradients for tensors alone, not for open sizes
+        uses = [used for used, x in zip(uses, inputs, strict=True) if isinstance(x, Tensor)]
     results = compiled.call(*inputs)
     _watch_backward([*results, *(inputs[i] for i in compiled.mutated)], before, name, uses)
     return results

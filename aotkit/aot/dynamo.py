@@ -6,11 +6,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 from torch.utils.checkpoint import checkpoint
 
 from aotkit.aot.graphs import copy_graph
+from aotkit.aot.shared_random import SharedRandom
 from aotkit.errors import AotkitError, TraceError, UnknownNameError
+from aotkit.objects import is_installed
+from aotkit.random import Draws
 
 # torch's own default is 8.
 MOST_DYNAMO_VARIANTS = 64
@@ -38,8 +42,14 @@ def dynamo_backend(name: str) -> Callable[..., Any]:
     return compile_graph
 
 
-def dynamo_compile(fn: Callable[..., Any], backend: Callable[..., Any], dynamic: bool) -> Callable[..., Any]:
-    """`torch.compile` with a backend of ours, and an error where Dynamo would silently give up and run eagerly."""
+def dynamo_compile(
+    fn: Callable[..., Any], backend: Callable[..., Any], dynamic: bool | None, strict: bool
+) -> Callable[..., Any]:
+    """`torch.compile` with a backend of ours, whose errors come as they are.
+
+    Args:
+        strict: raise TraceError where Dynamo gives up after many variants, and would run eagerly.
+    """
     from torch._dynamo import config
     from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit
 
@@ -50,7 +60,7 @@ def dynamo_compile(fn: Callable[..., Any], backend: Callable[..., Any], dynamic:
     captured.__code__ = captured.__code__.replace()
     compiled = torch.compile(captured, backend=backend, dynamic=dynamic)
     # `config.patch` would leave some memory behind in each call.
-    limit: Any = config._make_closure_patcher(fail_on_recompile_limit_hit=True, recompile_limit=MOST_DYNAMO_VARIANTS)
+    limit: Any = config._make_closure_patcher(fail_on_recompile_limit_hit=strict, recompile_limit=MOST_DYNAMO_VARIANTS)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         restore = limit()
@@ -69,6 +79,74 @@ def dynamo_compile(fn: Callable[..., Any], backend: Callable[..., Any], dynamic:
             restore()
 
     return call
+
+
+def graph_breaks() -> dict[str, int]:
+    """How often Dynamo has ended a graph early so far, by the reasons in short that it gives."""
+    from torch._dynamo.utils import counters
+
+    return {_first_line(reason): count for reason, count in counters["graph_break"].items()}
+
+
+def graph_break_of(gm: GraphModule) -> str | None:
+    """Why Dynamo ended this graph before the function's end, and where; None if it did not."""
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return None
+    frame = next((f for f in reversed(reason.user_stack) if not is_installed(f.filename)), None)
+    frame = frame or (reason.user_stack[-1] if reason.user_stack else None)
+    where = f" at {frame.filename}:{frame.lineno}" if frame else ""
+    return f"{_first_line(reason.reason)}{where}"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def captured_copy(gm: GraphModule) -> GraphModule:
+    """A copy of a graph that Dynamo captured, from which AOTAutograd learns what Dynamo knows of its inputs.
+
+    Without that it makes no guards for inputs that share memory.
+    """
+    copied = copy_graph(gm)
+    copied.meta.update(gm.meta)
+    if hasattr(gm, "_param_name_to_source"):
+        copied._param_name_to_source = gm._param_name_to_source
+    placeholders = (g.graph.find_nodes(op="placeholder") for g in (gm, copied))
+    for node, copied_node in zip(*placeholders, strict=True):
+        _keep_source(node, copied_node)
+    return copied
+
+
+def _keep_source(node: Node, other: Node) -> None:
+    if hasattr(node, "_dynamo_source"):
+        other._dynamo_source = node._dynamo_source  # type: ignore[attr-defined]
+
+
+def drawing_shared(gm: GraphModule, seeded: bool) -> GraphModule:
+    """A captured graph that draws shared random numbers, from a seed that is its last input.
+
+    Args:
+        seeded: whether there is a seed; without one, drawing raises SeedNeeded.
+    """
+    outer = captured_copy(gm)
+    inner, graph = outer.graph, Graph()
+    inputs = []
+    for node in inner.find_nodes(op="placeholder"):
+        inputs.append(graph.placeholder(node.target))
+        inputs[-1].meta = dict(node.meta)
+        _keep_source(node, inputs[-1])
+    seed = graph.placeholder("seed") if seeded else None
+    if seed is not None:
+        seed._dynamo_source = None  # type: ignore[attr-defined]
+
+    def run(seed: Tensor | None, *inputs: Any) -> Any:
+        with SharedRandom(Draws(seed)):
+            return PropagateUnbackedSymInts(outer, graph=inner).run(*inputs)
+
+    graph.output(graph.call_function(run, (seed, *inputs)))
+    outer.graph = graph
+    return outer
 
 
 def uncompiled_graph(gm: GraphModule) -> GraphModule:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C._dynamo.guards import TensorGuards
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from aotkit.aot import native
 
@@ -53,9 +54,24 @@ def why_eager_tensor(tensor: Tensor) -> str | None:
     attributes = [name for name in vars(tensor) if not name.startswith("_dynamo_")]
     if attributes and not isinstance(tensor, nn.Parameter | nn.Buffer) and not hasattr(tensor, "_is_param"):
         return f"an input has the Python attributes {', '.join(attributes)}"
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+    if not has_plain_memory(tensor):
         return f"an input is quantized, without data or of layout {tensor.layout}: not a plain strided tensor"
     return None
+
+
+def has_plain_memory(tensor: Tensor) -> bool:
+    """Whether a tensor is dense and has data."""
+    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
+
+
+def is_for_dynamo(tensor: Tensor) -> bool:
+    """Whether TorchDynamo may have an input that direct tracing cannot have.
+
+    Of subclasses it may have those that tell how they are made of plain tensors, as DTensor does: what others override
+    by `__torch_function__` gets lost in a graph.
+    """
+    plain = type(tensor) in (Tensor, nn.Parameter, nn.Buffer)
+    return has_plain_memory(tensor) and (plain or is_traceable_wrapper_subclass(tensor))
 
 
 def identity_pattern(tensors: Sequence[Tensor]) -> tuple[int, ...]:

@@ -1,0 +1,199 @@
+"""One graph that TorchDynamo captured: compiled by a recipe, and compared with eager on its first run."""
+
+import contextvars
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter
+
+from aotkit import aot, checker
+from aotkit.budget import Budget
+from aotkit.calls import Product
+from aotkit.comparison import CheckReport
+from aotkit.copies import Plan, Run, at_once, run_on_copies
+from aotkit.errors import AotkitError, warn_of_fallback
+from aotkit.interfaces import Graphs
+from aotkit.pipeline import Pipeline
+from aotkit.random import Draws, SeedNeeded, new_seed
+from aotkit.recipe import Recipe
+
+# While a call is made: the captured graphs that it has run, and whether to compare each with eager again.
+visits: contextvars.ContextVar["tuple[list[CapturedGraph], bool] | None"] = contextvars.ContextVar(
+    "visits", default=None
+)
+
+
+class CapturedCompiler:
+    """A `torch.compile` backend: compiles one captured graph by a recipe, and checks it on its first run.
+
+    Attributes:
+        compiled: how many graphs it has compiled.
+    """
+
+    def __init__(self, recipe: Recipe, check: bool, on_error: str = "raise") -> None:
+        self._recipe = recipe
+        self._check = check
+        self._on_error = on_error
+        self._warned = False
+        self.compiled = 0
+        self.__name__ = f"aotkit_{recipe.backend_name}_{recipe.partition_name}"
+
+    def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+        piece = CapturedGraph(gm, self._recipe, self.fall_back)
+        try:
+            piece.compile(gm, example_inputs)
+        except AotkitError as e:
+            piece.fail(e)
+        else:
+            self.compiled += 1
+            piece.is_unchecked = self._check
+        return piece
+
+    def fall_back(self, error: AotkitError) -> None:
+        """Warn, the first time, that something runs eagerly, if that is what the user wants; else raise."""
+        if self._on_error == "raise":
+            raise error
+        if not self._warned:
+            self._warned = True
+            warn_of_fallback(self._recipe.name, error)
+
+
+class CapturedGraph:
+    """One piece of a function: runs it compiled, or eagerly after a failure.
+
+    Attributes:
+        graphs: what was compiled.
+        products: what the compilers made of them.
+        is_unchecked: whether its next run is to be compared with eager's.
+        report: the verdict of that.
+        error: why it runs eagerly.
+        ends_because: why Dynamo ended the graph where it did; None where the function ends.
+    """
+
+    def __init__(self, gm: GraphModule, recipe: Recipe, fall_back: Callable[[AotkitError], None]) -> None:
+        self._gm = aot.uncompiled_graph(gm)
+        self._recipe = recipe
+        self._fall_back = fall_back
+        self._run: Callable[..., Sequence[Any]] = self._gm
+        self._seeded = False
+        self._seconds = 0.0  # that compiling took: what takes long as a whole does so in parts
+        self.ends_because = aot.graph_break_of(gm)
+        self.graphs: Graphs | None = None
+        self.products: Mapping[str, Product] = {}
+        self.is_unchecked = False
+        self.report: CheckReport | None = None
+        self.error: AotkitError | None = None
+
+    def __call__(self, *inputs: Any) -> Sequence[Any]:
+        again = False
+        if (visit := visits.get()) is not None:
+            visit[0].append(self)
+            again = visit[1]
+        if (self.is_unchecked or again) and self.graphs is not None and self.error is None:
+            self.is_unchecked = False
+            try:
+                self.report = self._compare(inputs, self.graphs.input_names)
+                checker.raise_if_different(self.report)
+            except AotkitError as e:
+                self.fail(e)
+        return self._run(*inputs)
+
+    def fail(self, error: AotkitError) -> None:
+        """Run eagerly from now on; raises the error if the user does not want that."""
+        self._fall_back(error)
+        self.error, self._run = error, self._gm
+
+    def compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> None:
+        """Compile it, with a seed as one more input if it draws shared random numbers."""
+        start = time.monotonic()
+        try:
+            pipeline, compiled = self._compiled(gm, example_inputs)
+        except SeedNeeded:
+            self._seeded = True
+            pipeline, compiled = self._compiled(gm, example_inputs)
+        assert pipeline.graphs is not None
+        self.graphs, self.products = pipeline.graphs, pipeline.products
+        self.graphs.input_names = (*aot.captured_names(gm), "seed")[: len(example_inputs) + self._seeded]
+        self._run = self._watched(pipeline, compiled)
+        self._seconds = time.monotonic() - start
+
+    def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Pipeline, aot.Compiled]:
+        pipeline = self._recipe.pipeline()
+        pipeline.strides = aot.strides_of_captured(gm)
+        inputs = list(example_inputs)
+        shared = self._recipe.random == "shared"
+        gm = aot.drawing_shared(gm, seeded=self._seeded) if shared else aot.captured_copy(gm)
+        with aot.COMPILE_LOCK, aot.random_state():
+            inputs += self._seed()
+            writes = self._recipe.backend.writes_inputs
+            return pipeline, aot.compile_captured(gm, inputs, writes_inputs=writes, **pipeline.keywords())
+
+    def _watched(self, pipeline: Pipeline, compiled: aot.Compiled) -> Callable[..., Sequence[Any]]:
+        name = self._recipe.name
+        has_backward = pipeline.graphs is not None and pipeline.graphs.backward is not None
+        unused = aot.unused_gradients(pipeline.gradient_uses, compiled)
+
+        def run(*inputs: Any) -> Sequence[Any]:
+            return aot.run_watched(compiled, (*inputs, *self._seed()), name, unused, has_backward=has_backward)
+
+        return run
+
+    def _seed(self) -> list[Tensor]:
+        """The input that follows the captured ones: the seed of a call, where it needs one."""
+        return [new_seed()] if self._seeded else []
+
+    def _randomness(self) -> Any:
+        return aot.SharedRandom(Draws(*self._seed() or (None,)))
+
+    def _compare(self, inputs: Sequence[Any], input_names: Sequence[str]) -> CheckReport:
+        recipe = self._recipe
+        where = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
+        tensors = [inputs[i] for i in where]
+        names = [input_names[i] for i in where]
+        plan = Plan(randomness=self._randomness) if recipe.random == "shared" else Plan()
+
+        def filled(fn: Callable[..., Any]) -> Run:
+            def call(copies: list[Tensor]) -> Any:
+                values = list(inputs)
+                for i, copied in zip(where, copies, strict=True):
+                    values[i] = copied
+                return list(fn(*values))
+
+            return at_once(call)
+
+        eager, compiled = filled(self._gm), filled(self._run)
+        want = run_on_copies(eager, tensors, plan)
+        # Another thread could want TorchDynamo, which waits for this compilation.
+        check = functools.partial(checker.check, plan=plan, threads=False)
+        report = check(recipe.subject, names, compiled, eager, tensors, want)
+        if not report.passed:
+            from aotkit import culprit
+
+            def attempt(other: Recipe, limit: Budget) -> CheckReport:
+                traced = self._traced_again(filled(Interpreter(self._gm).run), tensors, other)
+                want = run_on_copies(eager, tensors, plan)
+                return check(other.subject, names, traced, eager, tensors, want, limit=limit)
+
+            report.search = functools.partial(culprit.find, replace(recipe, dynamic=False), attempt)
+            report.find_culprit(culprit.SECONDS if self._seconds < culprit.SECONDS else 0)
+        return report
+
+    def _traced_again(self, run: Run, tensors: Sequence[Tensor], recipe: Recipe) -> Run:
+        """Compile it once more when Dynamo is done, for these very inputs."""
+        shared = recipe.random == "shared"
+
+        def flat(*fakes: Tensor) -> Any:
+            values, seeds = list(fakes[: len(tensors)]), fakes[len(tensors) :]
+            randomness = aot.SharedRandom(Draws(*seeds or (None,))) if shared else Plan().randomness()
+            with randomness, run(values) as outputs:
+                return outputs
+
+        with aot.COMPILE_LOCK, aot.random_state():
+            inputs = [*tensors, *self._seed()]
+            compilers = recipe.pipeline().keywords()
+            compiled = aot.trace(flat, inputs, [True] * len(inputs), dynamic=False, **compilers)
+        return at_once(lambda copies: list(compiled.call(*copies, *self._seed())))

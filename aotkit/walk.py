@@ -108,6 +108,8 @@ class Walk:
                 return self._function
             case types.MethodType():
                 return self._method
+            case types.BuiltinMethodType() if isinstance(value.__self__, type) and not is_trusted(value.__self__):
+                return self._method_in_c
             case functools.partial():
                 return self._partial
             case type() | types.ModuleType():
@@ -232,6 +234,11 @@ class Walk:
             name = f"{name}.self" if name else "self"
         self.visit(owner, f"{variable}.__self__", name, None)
         self.visit(value.__func__, f"{variable}.__func__", name, None)
+
+    def _method_in_c(self, value: types.BuiltinMethodType, variable: str, name: str) -> None:
+        """Of a user's class, whose methods it may call: `apply` of an autograd function is one in torch 2.14."""
+        self._inert(value, variable, name)
+        self.visit(value.__self__, f"{variable}.__self__", name, None)
 
     def _function(self, value: types.FunctionType, variable: str, name: str) -> None:
         if is_trusted(value):

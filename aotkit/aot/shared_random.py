@@ -37,7 +37,7 @@ def _correct_checkpoints() -> None:
     torch puts its generators back for that; here the number of draws is put back. It runs outside of the mode.
     """
     checkpoint: Any = torch.utils.checkpoint
-    # Up to torch 2.14 (or so) the second is all there is; then it calls the first. Both take the function first.
+    # torch 2.13 has only the second, which calls the first in newer ones. Both take the function first.
     names = ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
     name = next(name for name in names if hasattr(checkpoint, name))
     original = getattr(checkpoint, name)

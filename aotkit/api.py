@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.fx import GraphModule
 
+from aotkit.captured import CapturedCompiler
 from aotkit.comparison import CheckReport
 from aotkit.compiled_function import Capture
 from aotkit.compiler import compile
-from aotkit.dynamo import CapturedCompiler
 from aotkit.errors import UnavailableError
 from aotkit.interfaces import Backend, Graphs, Partitioner
 from aotkit.modules import function_of
@@ -140,7 +140,9 @@ def compile_captured(
         TypeError: there is no such option, or a `mode` is given, which aotkit has none of.
     """
     if mode not in (None, "default"):
-        raise TypeError(f"backend 'aotkit' has no mode {mode!r}; choose by options={{'backend': ..., 'partition': ...}}.")
+        raise TypeError(
+            f"backend 'aotkit' has no mode {mode!r}; choose by options={{'backend': ..., 'partition': ...}}."
+        )
     return torch_backend(**(options or {}))(gm, example_inputs)
 
 

@@ -15,9 +15,9 @@ import torch
 
 from aotkit import aot
 from aotkit.arguments import Arguments
-from aotkit.walk import Walk
 from aotkit.errors import EagerOnly
 from aotkit.substitution import substituted
+from aotkit.walk import Walk
 
 T = TypeVar("T")
 Followed = frozenset[CodeType]

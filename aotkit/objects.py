@@ -66,11 +66,6 @@ def is_trusted(obj: Any) -> bool:
     return module.partition(".")[0] in TRUSTED and not module.startswith(USER_CODE)
 
 
-def is_installed(code: types.CodeType) -> bool:
-    """Whether code is of an installed package, which its users did not write."""
-    return not {"site-packages", "dist-packages"}.isdisjoint(code.co_filename.split(os.sep))
-
-
 def is_installed(filename: str) -> bool:
     """Whether this source file is an installed package's, which its users did not write."""
     return not {"site-packages", "dist-packages"}.isdisjoint(filename.split(os.sep))

@@ -6,11 +6,11 @@ from typing import Any
 from torch import Tensor
 
 from aotkit.arguments import Arguments
-from aotkit.walk import Walk
 from aotkit.constants import is_constant
 from aotkit.errors import RecompilationWarning, warn_user
 from aotkit.parameters import Parameters
 from aotkit.signature import Signature
+from aotkit.walk import Walk
 
 MANY = 32
 MOST_DIFFERENCES = 3

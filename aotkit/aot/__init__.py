@@ -61,7 +61,15 @@ from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
 from aotkit.aot.output_strides import keep_strides, promise_strides, strides_of, strides_of_captured
 from aotkit.aot.relays import if_on_cpu, relay, with_seed
 from aotkit.aot.shared_random import SharedRandom
-from aotkit.aot.tensors import is_for_dynamo, memory_pattern, negated, storage_users, tensor_guard, tensor_kind, why_eager_tensor
+from aotkit.aot.tensors import (
+    is_for_dynamo,
+    memory_pattern,
+    negated,
+    storage_users,
+    tensor_guard,
+    tensor_kind,
+    why_eager_tensor,
+)
 from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
 from aotkit.aot.tracing import (
     COMPILE_LOCK,

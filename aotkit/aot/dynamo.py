@@ -120,7 +120,7 @@ def captured_copy(gm: GraphModule) -> GraphModule:
 
 def _keep_source(node: Node, other: Node) -> None:
     if hasattr(node, "_dynamo_source"):
-        other._dynamo_source = node._dynamo_source  # type: ignore[attr-defined]
+        other._dynamo_source = node._dynamo_source
 
 
 def drawing_shared(gm: GraphModule, seeded: bool) -> GraphModule:
@@ -138,7 +138,7 @@ def drawing_shared(gm: GraphModule, seeded: bool) -> GraphModule:
         _keep_source(node, inputs[-1])
     seed = graph.placeholder("seed") if seeded else None
     if seed is not None:
-        seed._dynamo_source = None  # type: ignore[attr-defined]
+        seed._dynamo_source = None
 
     def run(seed: Tensor | None, *inputs: Any) -> Any:
         with SharedRandom(Draws(seed)):

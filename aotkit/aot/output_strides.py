@@ -76,8 +76,9 @@ def keep_strides(gm: GraphModule) -> None:
 def _refreshed(node: Node) -> Any:
     """What a node's value is. A pass that pads a product leaves the strides of its views as they were."""
     value, target = node.meta.get("val"), node.target
-    is_view = isinstance(target, OpOverload) and (target.is_view or target is aten._unsafe_view.default)
-    if is_view and isinstance(value, Tensor):
+    if not isinstance(target, OpOverload) or not isinstance(value, Tensor):
+        return value
+    if target.is_view or target is aten._unsafe_view.default:
         args, keywords = map_arg((node.args, node.kwargs), _refreshed)
         value = node.meta["val"] = target(*args, **keywords)
     return value
@@ -102,8 +103,11 @@ def _order(shape: Sequence[Any], strides: Sequence[Any]) -> list[int] | None:
 
 def _copied(graph: Graph, node: Node, order: Sequence[int]) -> Node:
     back = [order.index(d) for d in range(len(order))]
-    contiguous = {"memory_format": torch.contiguous_format}
-    steps = ((aten.permute.default, (order,), {}), (aten.clone.default, (), contiguous), (aten.permute.default, (back,), {}))
+    steps: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+        (aten.permute.default, (list(order),), {}),
+        (aten.clone.default, (), {"memory_format": torch.contiguous_format}),
+        (aten.permute.default, (back,), {}),
+    ]
     with graph.inserting_before(graph.output_node()):
         for target, args, keywords in steps:
             made = graph.call_function(target, (node, *args), keywords)

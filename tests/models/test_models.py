@@ -19,8 +19,6 @@ ROUNDING = "the check takes the size of a key bias's gradient, which is rounding
 STRIDES = "PyTorch's kernel returns other strides than its fake: torch.compile fails in the same way"
 NOT_FOUND = "TorchDynamo leaves torch's recurrent modules alone: torch.compile runs it eagerly, too"
 GAPS = {
-    "clip": ROUNDING,
-    "siglip": ROUNDING,
     "patchtst": STRIDES,
     "patchtsmixer": STRIDES,
     "odeint_dopri5": "it writes into views of a graph's output: torch.compile fails in the backward pass, too",

@@ -2,7 +2,8 @@
 
 import contextvars
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +14,12 @@ from aotkit import aot, checker
 from aotkit.calls import Product
 from aotkit.comparison import CheckReport
 from aotkit.copies import Plan, Run, at_once, run_on_copies
-from aotkit.errors import AotkitError, warn_of_fallback
+from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, TraceError, warn_of_eager_call, warn_of_fallback
 from aotkit.interfaces import Graphs
 from aotkit.pipeline import Pipeline
 from aotkit.random import Draws, SeedNeeded, new_seed
 from aotkit.recipe import Recipe
+from aotkit.storages import Storages
 
 # While a call is made: the captured graphs that it has run, and whether to compare each with eager again.
 visits: contextvars.ContextVar["tuple[list[CapturedGraph], bool] | None"] = contextvars.ContextVar(
@@ -86,23 +88,28 @@ class CapturedGraph:
         self.error: AotkitError | None = None
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
+        if self.error is not None:
+            self._fall_back(self.error)
         again = False
         if (visit := visits.get()) is not None:
             visit[0].append(self)
             again = visit[1]
         if (self.is_unchecked or again) and self.graphs is not None and self.error is None:
-            self.is_unchecked = False
             try:
                 self.report = self._compare(inputs, self.graphs.input_names)
                 checker.raise_if_different(self.report)
+                self.is_unchecked = False
             except AotkitError as e:
                 self.fail(e)
+            except EagerOnly as e:
+                self._run, self.is_unchecked = self._gm, False
+                warn_of_eager_call(self._recipe.name, str(e))
         return self._run(*inputs)
 
     def fail(self, error: AotkitError) -> None:
-        """Run eagerly from now on; raises the error if the user does not want that."""
-        self._fall_back(error)
+        """Run eagerly from now on; raises the error, now and in later calls, if the user does not want that."""
         self.error, self._run = error, self._gm
+        self._fall_back(error)
 
     def compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> None:
         """Compile it, with a seed as one more input if it draws shared random numbers."""
@@ -121,16 +128,33 @@ class CapturedGraph:
         inputs = list(example_inputs)
         shared = self._recipe.random == "shared"
         gm = aot.drawing_shared(gm, seeded=self._seeded) if shared else aot.captured_copy(gm)
-        with aot.COMPILE_LOCK, aot.random_state():
+        with aot.COMPILE_LOCK, aot.random_state(), self._explained():
             inputs += [new_seed()] * self._seeded
             return pipeline, aot.compile_captured(gm, inputs, **pipeline.keywords())
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn the ways in which tracing fails into an error that says what to do."""
+        try:
+            yield
+        except (AotkitError, SeedNeeded):
+            raise
+        except Exception as e:
+            raise TraceError(
+                f"a graph that TorchDynamo captured of {self._recipe.name!r} cannot be traced: {type(e).__name__}: {e}. "
+                "Keep that part out of it by torch.compiler.disable, or use on_error='eager' to run it uncompiled."
+            ) from e
 
     def _watched(self, pipeline: Pipeline, compiled: aot.Compiled) -> Callable[..., Sequence[Any]]:
         name, seeded = self._recipe.name, self._seeded
         has_backward = pipeline.graphs is not None and pipeline.graphs.backward is not None
         unused = aot.unused_gradients(pipeline.gradient_uses, compiled)
+        mutates, eager = bool(compiled.mutated), self._gm
 
         def run(*inputs: Any) -> Sequence[Any]:
+            if mutates and aot.hidden_overlap(inputs):
+                warn_of_eager_call(name, HIDDEN_OVERLAP)
+                return eager(*inputs)  # type: ignore[no-any-return]
             if seeded:
                 inputs = (*inputs, new_seed())
             return aot.run_watched(compiled, inputs, name, unused, has_backward=has_backward)
@@ -147,16 +171,19 @@ class CapturedGraph:
         names = [input_names[i] for i in where]
         plan = Plan(randomness=self._randomness) if recipe.random == "shared" else Plan()
 
-        def filled(fn: Callable[..., Any]) -> Run:
+        def filled(fn: Callable[..., Any], names: Sequence[str] = ()) -> Run:
             def call(copies: list[Tensor]) -> Any:
                 values = list(inputs)
                 for i, copied in zip(where, copies, strict=True):
                     values[i] = copied
-                return list(fn(*values))
+                storages = Storages(copies if names else (), names)
+                results = list(fn(*values))
+                storages.verify()
+                return results
 
             return at_once(call)
 
-        eager, compiled = filled(self._gm), filled(self._run)
+        eager, compiled = filled(self._gm, names), filled(self._run)
         want = run_on_copies(eager, tensors, plan)
         # Another thread could want TorchDynamo, which waits for this compilation.
         check = functools.partial(checker.check, plan=plan, threads=False)

@@ -16,7 +16,7 @@ from aotkit.arguments import is_size
 from aotkit.comparison import CheckReport
 from aotkit.constants import is_constant
 from aotkit.copies import Outcome, at_once, unmoved
-from aotkit.errors import AotkitError, EagerOnly, MismatchError, TraceError
+from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, MismatchError, TraceError
 from aotkit.inspection import recording_source, user_line
 from aotkit.other_values import resized
 from aotkit.random import SeedNeeded, new_seed
@@ -61,6 +61,8 @@ class Entry:
             compiled = aot.trace(flat, inputs, static, dynamic=recipe.dynamic, **pipeline.keywords())
         if (reason := aot.why_eager_outputs(compiled.metadata)) is not None:
             raise EagerOnly(reason)
+        if compiled.mutated and aot.hidden_overlap(signature.tensors):
+            raise EagerOnly(HIDDEN_OVERLAP)
         assert pipeline.graphs is not None  # AOTAutograd always compiles a forward graph
         self.graphs, self.products = pipeline.graphs, pipeline.products
         if foreign := aot.generators_of(self.graphs.forward, signature.generators):
@@ -188,8 +190,12 @@ def _validity(
     shared = aot.memory_pattern(tensors, offsets)
     if not shared and not compiled.mutated:
         return check if guard is None else lambda *others: check(*others) and guard((*others, *seed))
+    mutates = bool(compiled.mutated)
     return lambda *others: (
-        check(*others) and aot.memory_pattern(others, offsets) == shared and (guard is None or guard((*others, *seed)))
+        check(*others)
+        and aot.memory_pattern(others, offsets) == shared
+        and not (mutates and aot.hidden_overlap(others))
+        and (guard is None or guard((*others, *seed)))
     )
 
 

@@ -5,6 +5,11 @@ import warnings
 from typing import Any
 
 
+HIDDEN_OVERLAP = (
+    "it mutates an input whose memory another one has as well, by a storage of its own, as a tensor made of a NumPy array"
+)
+
+
 class AotkitError(Exception):
     """Base class of every error that aotkit raises on purpose."""
 

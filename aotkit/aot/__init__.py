@@ -61,7 +61,8 @@ from aotkit.aot.joint import JOINT_TAGS, are_alike, partition_alone, tangents_of
 from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
 from aotkit.aot.relays import if_on_cpu, relay, with_seed
 from aotkit.aot.shared_random import SharedRandom
-from aotkit.aot.tensors import has_plain_memory, memory_pattern, negated, storage_users, tensor_guard, tensor_kind, why_eager_tensor
+from aotkit.aot.statistics import correct_statistics
+from aotkit.aot.tensors import has_plain_memory, hidden_overlap, memory_pattern, negated, storage_users, tensor_guard, tensor_kind, why_eager_tensor
 from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
 from aotkit.aot.tracing import (
     COMPILE_LOCK,
@@ -103,6 +104,7 @@ __all__ = [
     "copy_graph",
     "copy_repeated_gradients",
     "copy_saved_mutated_inputs",
+    "correct_statistics",
     "core_decompositions",
     "current_stream",
     "donated_inputs",
@@ -117,6 +119,7 @@ __all__ = [
     "graph_breaks",
     "graph_module",
     "has_plain_memory",
+    "hidden_overlap",
     "has_torch_operators",
     "if_on_cpu",
     "is_data_dependent",

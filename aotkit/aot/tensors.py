@@ -1,5 +1,6 @@
 """What a compiled graph assumes of its inputs, and whether other tensors are the same to it."""
 
+import itertools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -89,6 +90,16 @@ def memory_pattern(tensors: Sequence[Tensor], offsets: bool = False) -> Hashable
             view = base if base is None else (same.setdefault(id(base), i), base.dtype, base.shape, base.stride())
             shared.append((i, storage, size, same.setdefault(id(tensor), i), tensor.storage_offset(), view))
     return begins, tuple(shared)
+
+
+def hidden_overlap(tensors: Sequence[Any]) -> bool:
+    """Whether two of these share memory that is not of one storage, as a tensor and its NumPy array or DLPack capsule.
+
+    AOTAutograd knows nothing of such sharing: a graph that mutates one of them would not show it in the other.
+    """
+    storages = {s._cdata: s for s in (t.untyped_storage() for t in tensors if isinstance(t, Tensor))}
+    begins = sorted((s.data_ptr(), s.nbytes()) for s in storages.values() if s.data_ptr())
+    return any(a + size > b for (a, size), (b, _) in itertools.pairwise(begins))
 
 
 def negated(tensor: Tensor) -> Tensor:

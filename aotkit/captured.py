@@ -2,7 +2,7 @@
 
 import contextvars
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -80,6 +80,8 @@ class CapturedGraph:
         self._fall_back = fall_back
         self._run: Callable[..., Sequence[Any]] = self._gm
         self._seeded = False
+        self._mutated: Sequence[int] = ()
+        self._shared: Hashable = None  # how mutated inputs share memory; known from the first run
         self.ends_because = aot.graph_break_of(gm)
         self.graphs: Graphs | None = None
         self.products: Mapping[str, Product] = {}
@@ -94,6 +96,9 @@ class CapturedGraph:
         if (visit := visits.get()) is not None:
             visit[0].append(self)
             again = visit[1]
+        if self._mutated and (reason := self._why_other_memory(inputs)) is not None:
+            warn_of_eager_call(self._recipe.name, reason)
+            return self._gm(*inputs)  # type: ignore[no-any-return]
         if (self.is_unchecked or again) and self.graphs is not None and self.error is None:
             try:
                 self.report = self._compare(inputs, self.graphs.input_names)
@@ -105,6 +110,15 @@ class CapturedGraph:
                 self._run, self.is_unchecked = self._gm, False
                 warn_of_eager_call(self._recipe.name, str(e))
         return self._run(*inputs)
+
+    def _why_other_memory(self, inputs: Sequence[Any]) -> str | None:
+        """Why the graph would be wrong for inputs that share memory as these do, if it would."""
+        shared = aot.mutation_pattern(inputs, self._mutated)
+        if self._shared is None:
+            self._shared = shared
+        if shared != self._shared:
+            return "it mutates inputs that share memory in another way than when TorchDynamo captured it"
+        return HIDDEN_OVERLAP if aot.hidden_overlap(inputs) else None
 
     def fail(self, error: AotkitError) -> None:
         """Run eagerly from now on; raises the error, now and in later calls, if the user does not want that."""
@@ -122,6 +136,10 @@ class CapturedGraph:
         self.graphs, self.products = pipeline.graphs, pipeline.products
         self.graphs.input_names = (*aot.captured_names(gm), "seed")[: len(example_inputs) + self._seeded]
         self._run = self._watched(pipeline, compiled)
+        if compiled.mutated:
+            # AOTAutograd merges inputs that share memory; its numbers are others then.
+            unmerged = len(compiled.metadata.input_info) == len(example_inputs) + self._seeded
+            self._mutated = compiled.mutated if unmerged else range(len(example_inputs))
 
     def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Pipeline, aot.Compiled]:
         pipeline = self._recipe.pipeline()
@@ -141,20 +159,16 @@ class CapturedGraph:
             raise
         except Exception as e:
             raise TraceError(
-                f"a graph that TorchDynamo captured of {self._recipe.name!r} cannot be traced: {type(e).__name__}: {e}. "
-                "Keep that part out of it by torch.compiler.disable, or use on_error='eager' to run it uncompiled."
+                f"a graph that TorchDynamo captured of {self._recipe.name!r} cannot be traced: {type(e).__name__}: "
+                f"{e}. Keep it out by torch.compiler.disable, or use on_error='eager' to run it uncompiled."
             ) from e
 
     def _watched(self, pipeline: Pipeline, compiled: aot.Compiled) -> Callable[..., Sequence[Any]]:
         name, seeded = self._recipe.name, self._seeded
         has_backward = pipeline.graphs is not None and pipeline.graphs.backward is not None
         unused = aot.unused_gradients(pipeline.gradient_uses, compiled)
-        mutates, eager = bool(compiled.mutated), self._gm
 
         def run(*inputs: Any) -> Sequence[Any]:
-            if mutates and aot.hidden_overlap(inputs):
-                warn_of_eager_call(name, HIDDEN_OVERLAP)
-                return eager(*inputs)  # type: ignore[no-any-return]
             if seeded:
                 inputs = (*inputs, new_seed())
             return aot.run_watched(compiled, inputs, name, unused, has_backward=has_backward)

@@ -63,6 +63,8 @@ class Entry:
             raise EagerOnly(reason)
         if compiled.mutated and aot.hidden_overlap(signature.tensors):
             raise EagerOnly(HIDDEN_OVERLAP)
+        if ran_in_eager:
+            _refuse_leaf_mutation(recipe, [signature.tensors[i] for i in compiled.leaf_mutated])
         assert pipeline.graphs is not None  # AOTAutograd always compiles a forward graph
         self.graphs, self.products = pipeline.graphs, pipeline.products
         if foreign := aot.generators_of(self.graphs.forward, signature.generators):
@@ -127,6 +129,17 @@ class Entry:
             # Operators of the user's own, and what processes do together, need not work in two threads at a time.
             threads=all(aot.has_torch_operators(gm) for gm in (self.graphs.forward, self.graphs.backward) if gm),
         )
+
+
+def _refuse_leaf_mutation(recipe: Recipe, mutated: Sequence[Tensor]) -> None:
+    """For a function that eager lets mutate a leaf, as through a view of another type, which autograd does not see."""
+    try:
+        aot.refuse_leaf_mutation(mutated if torch.is_grad_enabled() else ())
+    except RuntimeError as e:
+        raise TraceError(
+            f"{recipe.name!r} mutates an input that requires gradients without autograd's knowledge; a compiled graph "
+            "would tell autograd. Do that under torch.no_grad(), or use capture='dynamo'."
+        ) from e
 
 
 class Failure:

@@ -4,10 +4,7 @@ import inspect
 import warnings
 from typing import Any
 
-
-HIDDEN_OVERLAP = (
-    "it mutates an input whose memory another one has as well, by a storage of its own, as a tensor made of a NumPy array"
-)
+HIDDEN_OVERLAP = "it mutates an input whose memory another one has, too, through another storage, as NumPy arrays give it"
 
 
 class AotkitError(Exception):

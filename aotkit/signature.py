@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from aotkit import aot
 from aotkit.aot import pytree
 from aotkit.arguments import Arguments
-from aotkit.walk import Walk
 from aotkit.copies import Plan, run_on_copies
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError
 from aotkit.executed import watching
@@ -19,6 +18,7 @@ from aotkit.random import Draws, SeedNeeded, new_seed
 from aotkit.recipe import Recipe
 from aotkit.storages import Storages
 from aotkit.substitution import substituted
+from aotkit.walk import Walk
 
 
 class Signature:

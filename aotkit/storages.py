@@ -1,4 +1,4 @@
-"""The memory of a function's inputs: what the function fills with other values is a mutation; it must stay that memory."""
+"""Functions that free, enlarge or replace the memory of their inputs, which graphs cannot repeat."""
 
 from collections.abc import Sequence
 from typing import Any

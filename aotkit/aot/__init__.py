@@ -14,7 +14,7 @@ from aotkit.aot.alone import (
     set_random_states,
     without_autocast,
 )
-from aotkit.aot.backward import gradient_uses, run_watched, unused_gradients
+from aotkit.aot.backward import gradient_uses, refuse_leaf_mutation, run_watched, unused_gradients
 from aotkit.aot.decompositions import core_decompositions
 from aotkit.aot.donation import donated_inputs, sparing_retained
 from aotkit.aot.dynamo import (
@@ -62,7 +62,17 @@ from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
 from aotkit.aot.relays import if_on_cpu, relay, with_seed
 from aotkit.aot.shared_random import SharedRandom
 from aotkit.aot.statistics import correct_statistics
-from aotkit.aot.tensors import has_plain_memory, hidden_overlap, memory_pattern, negated, storage_users, tensor_guard, tensor_kind, why_eager_tensor
+from aotkit.aot.tensors import (
+    has_plain_memory,
+    hidden_overlap,
+    memory_pattern,
+    mutation_pattern,
+    negated,
+    storage_users,
+    tensor_guard,
+    tensor_kind,
+    why_eager_tensor,
+)
 from aotkit.aot.torchscript import nnc_fuser, nnc_fuses_on_cpu
 from aotkit.aot.tracing import (
     COMPILE_LOCK,
@@ -104,8 +114,8 @@ __all__ = [
     "copy_graph",
     "copy_repeated_gradients",
     "copy_saved_mutated_inputs",
-    "correct_statistics",
     "core_decompositions",
+    "correct_statistics",
     "current_stream",
     "donated_inputs",
     "drawing_shared",
@@ -119,13 +129,14 @@ __all__ = [
     "graph_breaks",
     "graph_module",
     "has_plain_memory",
-    "hidden_overlap",
     "has_torch_operators",
+    "hidden_overlap",
     "if_on_cpu",
     "is_data_dependent",
     "is_foreign_tensor",
     "is_traced",
     "memory_pattern",
+    "mutation_pattern",
     "native",
     "negated",
     "nnc_fuser",
@@ -140,6 +151,7 @@ __all__ = [
     "pytree_children",
     "random_state",
     "random_states",
+    "refuse_leaf_mutation",
     "relay",
     "run_watched",
     "scalars_on",

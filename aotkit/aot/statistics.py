@@ -34,7 +34,7 @@ def correct_statistics(gm: GraphModule) -> None:
                 values = node.meta["val"]
                 node.meta["val"] = tuple(_as_float(v) if i in (1, 2) else v for i, v in enumerate(values))
                 for user in node.users:
-                    if user.target is operator.getitem:
+                    if user.target is operator.getitem and user.args[1] in (1, 2):
                         _describe(user, node.meta["val"][user.args[1]])
 
 
@@ -56,3 +56,6 @@ def _describe(node: Node, value: Tensor) -> None:
     node.meta["val"] = value
     if "tensor_meta" in node.meta:
         node.meta["tensor_meta"] = extract_tensor_metadata(value)
+    for user in node.users:
+        if user.target in (aten.detach.default, aten.alias.default):  # of what is saved
+            _describe(user, value)

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 lightning = pytest.importorskip("lightning")
 
-from tests.integrations.models import assert_same_parameters, compiled
+from tests.integrations.models import assert_same_parameters, compiled  # noqa: E402
 
 
 class Classifier(lightning.LightningModule):

@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
-from tests.integrations.models import assert_same_parameters, batch, compiled, decoder, train
+from tests.integrations.models import assert_same_parameters, batch, compiled, decoder, train  # noqa: E402
 
 
 def with_lora(model):

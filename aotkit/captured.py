@@ -158,6 +158,8 @@ class CapturedGraph:
         except (AotkitError, SeedNeeded):
             raise
         except Exception as e:
+            if aot.is_dynamos_own(e):  # as by which it starts again
+                raise
             raise TraceError(
                 f"a graph that TorchDynamo captured of {self._recipe.name!r} cannot be traced: {type(e).__name__}: "
                 f"{e}. Keep it out by torch.compiler.disable, or use on_error='eager' to run it uncompiled."

@@ -133,13 +133,11 @@ class Entry:
 
 def _refuse_leaf_mutation(recipe: Recipe, mutated: Sequence[Tensor]) -> None:
     """For a function that eager lets mutate a leaf, as through a view of another type, which autograd does not see."""
-    try:
-        aot.refuse_leaf_mutation(mutated if torch.is_grad_enabled() else ())
-    except RuntimeError as e:
+    if torch.is_grad_enabled() and any(t.is_leaf and t.requires_grad for t in mutated):
         raise TraceError(
             f"{recipe.name!r} mutates an input that requires gradients without autograd's knowledge; a compiled graph "
             "would tell autograd. Do that under torch.no_grad(), or use capture='dynamo'."
-        ) from e
+        )
 
 
 class Failure:

@@ -4,7 +4,7 @@ import inspect
 import warnings
 from typing import Any
 
-HIDDEN_OVERLAP = "it mutates an input whose memory another one has, too, through another storage, as NumPy arrays give it"
+HIDDEN_OVERLAP = "it mutates an input whose memory another has, too, through another storage, as NumPy arrays give it"
 
 
 class AotkitError(Exception):

@@ -33,7 +33,7 @@ def test_what_cannot_be_traced_is_a_trace_error():
 
     compiled = aotkit.compile(mutates_views_of_two_types, backend="nop", capture="dynamo")
     x = torch.ones(4)
-    with pytest.raises(aotkit.TraceError, match="captured of 'test_.*cannot be traced"):
+    with pytest.raises(aotkit.TraceError, match=r"captured of 'test_.*cannot be traced"):
         compiled(x, x.view(torch.int32))
 
 

@@ -14,7 +14,7 @@ from aotkit.aot.alone import (
     set_random_states,
     without_autocast,
 )
-from aotkit.aot.backward import gradient_uses, refuse_leaf_mutation, run_watched, unused_gradients
+from aotkit.aot.backward import gradient_uses, run_watched, unused_gradients
 from aotkit.aot.decompositions import core_decompositions
 from aotkit.aot.donation import donated_inputs, sparing_retained
 from aotkit.aot.dynamo import (
@@ -26,6 +26,7 @@ from aotkit.aot.dynamo import (
     dynamo_compile,
     graph_break_of,
     graph_breaks,
+    is_dynamos_own,
     uncompiled_graph,
 )
 from aotkit.aot.environment import (
@@ -133,6 +134,7 @@ __all__ = [
     "hidden_overlap",
     "if_on_cpu",
     "is_data_dependent",
+    "is_dynamos_own",
     "is_foreign_tensor",
     "is_traced",
     "memory_pattern",
@@ -151,7 +153,6 @@ __all__ = [
     "pytree_children",
     "random_state",
     "random_states",
-    "refuse_leaf_mutation",
     "relay",
     "run_watched",
     "scalars_on",

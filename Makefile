@@ -11,7 +11,7 @@ PIP := $(PY) -m pip --disable-pip-version-check -qq
 LOCK := $(if $(shell command -v flock),flock Makefile)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types docs screenshots sweep clean
+.PHONY: help install demo test lint types docs screenshots models sweep clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +40,10 @@ docs: install  ## build the documentation as HTML, for reading without a network
 screenshots: install  ## draw docs/images/*.png anew; needs Chromium
 	@$(PIP) install --group docs
 	@$(PY) -m docs.screenshots
+
+models: install  ## train models of public libraries, compiled, and write docs/models.md (half an hour)
+	@$(PIP) install --no-compile torch==$(TORCH) --group models
+	OMP_NUM_THREADS=1 $(PY) -m tests.models --write
 
 sweep: install  ## run the long comparisons: random calls, all pairs of the matrix, false alarms, all operators, large models (hours; continues)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m sweep --ignore=tests/sweep

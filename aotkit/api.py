@@ -32,13 +32,14 @@ def extract(
     *args: Any,
     backend: BackendSpec = "nop",
     partition: str | Partitioner = "default",
+    capture: Capture = "auto",
     **kwargs: Any,
 ) -> Graphs:
     """The joint, forward and backward graphs of `fn(*args, **kwargs)`.
 
     `backend` matters only for its decompositions and its joint pass, which shape the graphs.
     """
-    compiled: Any = compile(fn, backend=backend, partition=partition, check=False)
+    compiled: Any = compile(fn, backend=backend, partition=partition, check=False, capture=capture)
     return function_of(compiled).graphs(*args, **kwargs)
 
 

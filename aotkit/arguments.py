@@ -54,7 +54,7 @@ def flatten(args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
         elif is_constant(leaf):
             key.append(constant_key(leaf))
         elif isinstance(leaf, torch.fx.Proxy):
-            raise EagerOnly("torch.fx is tracing it")
+            raise EagerOnly("torch.fx is tracing it", final=True)
         else:
             objects.append(leaf)
             key.append(object)

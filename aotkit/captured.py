@@ -2,6 +2,7 @@
 
 import contextvars
 import functools
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter
 
 from aotkit import aot, checker
+from aotkit.budget import Budget
 from aotkit.calls import Product
 from aotkit.comparison import CheckReport
 from aotkit.copies import Plan, Run, at_once, run_on_copies
@@ -82,6 +84,7 @@ class CapturedGraph:
         self._seeded = False
         self._mutated: Sequence[int] = ()
         self._shared: Hashable = None  # how mutated inputs share memory; known from the first run
+        self._seconds = 0.0  # that compiling took: what takes long as a whole does so in parts
         self.ends_because = aot.graph_break_of(gm)
         self.graphs: Graphs | None = None
         self.products: Mapping[str, Product] = {}
@@ -127,6 +130,7 @@ class CapturedGraph:
 
     def compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> None:
         """Compile it, with a seed as one more input if it draws shared random numbers."""
+        start = time.monotonic()
         try:
             pipeline, compiled = self._compiled(gm, example_inputs)
         except SeedNeeded:
@@ -140,15 +144,18 @@ class CapturedGraph:
             # AOTAutograd merges inputs that share memory; its numbers are others then.
             unmerged = len(compiled.metadata.input_info) == len(example_inputs) + self._seeded
             self._mutated = compiled.mutated if unmerged else range(len(example_inputs))
+        self._seconds = time.monotonic() - start
 
     def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Pipeline, aot.Compiled]:
         pipeline = self._recipe.pipeline()
+        pipeline.strides = aot.strides_of_captured(gm)
         inputs = list(example_inputs)
         shared = self._recipe.random == "shared"
         gm = aot.drawing_shared(gm, seeded=self._seeded) if shared else aot.captured_copy(gm)
         with aot.COMPILE_LOCK, aot.random_state(), self._explained():
-            inputs += [new_seed()] * self._seeded
-            return pipeline, aot.compile_captured(gm, inputs, **pipeline.keywords())
+            inputs += self._seed()
+            writes = self._recipe.backend.writes_inputs
+            return pipeline, aot.compile_captured(gm, inputs, writes_inputs=writes, **pipeline.keywords())
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -166,19 +173,21 @@ class CapturedGraph:
             ) from e
 
     def _watched(self, pipeline: Pipeline, compiled: aot.Compiled) -> Callable[..., Sequence[Any]]:
-        name, seeded = self._recipe.name, self._seeded
+        name = self._recipe.name
         has_backward = pipeline.graphs is not None and pipeline.graphs.backward is not None
         unused = aot.unused_gradients(pipeline.gradient_uses, compiled)
 
         def run(*inputs: Any) -> Sequence[Any]:
-            if seeded:
-                inputs = (*inputs, new_seed())
-            return aot.run_watched(compiled, inputs, name, unused, has_backward=has_backward)
+            return aot.run_watched(compiled, (*inputs, *self._seed()), name, unused, has_backward=has_backward)
 
         return run
 
+    def _seed(self) -> list[Tensor]:
+        """The input that follows the captured ones: the seed of a call, where it needs one."""
+        return [new_seed()] if self._seeded else []
+
     def _randomness(self) -> Any:
-        return aot.SharedRandom(Draws(new_seed() if self._seeded else None))
+        return aot.SharedRandom(Draws(*self._seed() or (None,)))
 
     def _compare(self, inputs: Sequence[Any], input_names: Sequence[str]) -> CheckReport:
         recipe = self._recipe
@@ -207,16 +216,18 @@ class CapturedGraph:
         if not report.passed:
             from aotkit import culprit
 
-            def attempt(other: Recipe) -> CheckReport:
+            def attempt(other: Recipe, limit: Budget) -> CheckReport:
                 traced = self._traced_again(filled(Interpreter(self._gm).run), tensors, other)
-                return check(other.subject, names, traced, eager, tensors, run_on_copies(eager, tensors, plan))
+                want = run_on_copies(eager, tensors, plan)
+                return check(other.subject, names, traced, eager, tensors, want, limit=limit)
 
-            report.culprit = culprit.find(replace(recipe, dynamic=False), attempt)
+            report.search = functools.partial(culprit.find, replace(recipe, dynamic=False), attempt)
+            report.find_culprit(culprit.SECONDS if self._seconds < culprit.SECONDS else 0)
         return report
 
     def _traced_again(self, run: Run, tensors: Sequence[Tensor], recipe: Recipe) -> Run:
         """Compile it once more when Dynamo is done, for these very inputs."""
-        shared, seeded = recipe.random == "shared", self._seeded
+        shared = recipe.random == "shared"
 
         def flat(*fakes: Tensor) -> Any:
             values, seeds = list(fakes[: len(tensors)]), fakes[len(tensors) :]
@@ -225,7 +236,7 @@ class CapturedGraph:
                 return outputs
 
         with aot.COMPILE_LOCK, aot.random_state():
-            inputs = [*tensors, *[new_seed()] * seeded]
+            inputs = [*tensors, *self._seed()]
             compilers = recipe.pipeline().keywords()
             compiled = aot.trace(flat, inputs, [True] * len(inputs), dynamic=False, **compilers)
-        return at_once(lambda copies: list(compiled.call(*copies, *[new_seed()] * seeded)))
+        return at_once(lambda copies: list(compiled.call(*copies, *self._seed())))

@@ -1,6 +1,6 @@
 """Compare two runs of a function, value by value."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 from aotkit.aot import pytree
+from aotkit.budget import Budget
 from aotkit.copies import Outcome, same_random
 from aotkit.pieces import magnitude, pieces
 from aotkit.rounding import allowed_difference
+
+AGAIN = ", second backward pass"
 
 
 @dataclass
@@ -23,16 +26,22 @@ class Comparison:
             that is not floating point.
         allowed: the largest that counts as equal in that element.
         problem: how it differs, or None.
+        undecided: how it differs, where there was no time to find out whether that is rounding.
+        values: the name of the compared value, where only its elements differ: not its type or its size.
     """
 
     what: str
     error: float = 0.0
     allowed: float = 0.0
     problem: str | None = None
+    undecided: str | None = None
+    values: str | None = None
 
     @property
     def agreement(self) -> str:
         """How near it is, in words."""
+        if self.undecided is not None:
+            return f"undecided: {self.undecided}"
         return f"ok: largest difference {self.error:.3g}, allowed {self.allowed:.3g}" if self.error else "ok: equal"
 
 
@@ -46,6 +55,7 @@ class CheckReport:
         repeated: whether it held for a second run, with other values and other random numbers.
         resized: whether that run had other sizes.
         culprit: after a failed check, an `aotkit.culprit.Culprit`, or in words why none was found.
+        search: looks for that within a budget; None where it was found, or cannot be.
     """
 
     subject: str
@@ -53,15 +63,35 @@ class CheckReport:
     repeated: bool = False
     resized: bool = False
     culprit: Any = None
+    search: Callable[[Budget], Any] | None = field(default=None, repr=False, compare=False)
+
+    def find_culprit(self, seconds: float | None = None) -> Any:
+        """Look for what is wrong; sets `culprit`, and returns it.
+
+        Args:
+            seconds: how long it may take; None for no limit.
+        """
+        if self.search is not None:
+            budget = Budget(seconds)
+            self.culprit = self.search(budget)
+            if not budget.is_used_up:
+                self.search = None  # it holds the inputs
+        return self.culprit
 
     @property
     def passed(self) -> bool:
         return all(c.problem is None for c in self.comparisons)
 
+    @property
+    def undecided(self) -> bool:
+        """Whether it passed, but there was no time to find out whether some of what differs is rounding."""
+        return self.passed and any(c.undecided is not None for c in self.comparisons)
+
     def __str__(self) -> str:
         sizes = " and sizes" if self.resized else ""
         again = f", also with other values{sizes}" if self.repeated else ""
-        verdict = f"equals eager{again}" if self.passed else "differs from eager"
+        equals = "may equal eager" if self.undecided else "equals eager"
+        verdict = f"{equals}{again}" if self.passed else "differs from eager"
         width = max((len(c.what) for c in self.comparisons), default=0)
         lines = [f"  {c.what:{width}}  {c.problem or c.agreement}" for c in self.comparisons]
         if self.culprit is not None:
@@ -69,11 +99,12 @@ class CheckReport:
         return "\n".join([f"{self.subject} {verdict}:", *lines])
 
 
-def compare(names: Sequence[str], got: Outcome, want: Outcome) -> list[Comparison]:
+def compare(names: Sequence[str], got: Outcome, want: Outcome, layouts: bool = True) -> list[Comparison]:
     """Compare a compiled run with eager's: outputs, gradients, inputs, shared memory, random state.
 
     Args:
         names: one for each input.
+        layouts: whether outputs have to have eager's strides.
     """
     got_leaves, got_spec = pytree.tree_flatten(got.outputs)
     want_leaves, want_spec = pytree.tree_flatten(want.outputs)
@@ -82,7 +113,8 @@ def compare(names: Sequence[str], got: Outcome, want: Outcome) -> list[Compariso
     found = []
     for i, (g, w) in enumerate(zip(got_leaves, want_leaves, strict=True)):
         found.append(compare_values(f"output {i}", g, w))
-        if found[-1].problem is None and (_layout(g) != _layout(w)):
+        if layouts and found[-1].problem is None and _layout(g) != _layout(w):
+            found[-1].values = None
             found[-1].problem = f"has strides {list(g.stride())}, eager's has {list(w.stride())}"
     found += _compare_gradients(names, got, want)
     for i, name in enumerate(names):
@@ -115,8 +147,9 @@ def _compare_gradients(names: Sequence[str], got: Outcome, want: Outcome) -> lis
         if first is not None or second is not None:
             again = compare_values(f"gradient of {name}", second, first)
             if again.problem is not None:
-                what = f"gradient of {name}, second backward pass"
-                found.append(Comparison(what, problem=f"is not that of the first: {again.problem}"))
+                again.what = f"{again.what}{AGAIN}"
+                again.problem = f"is not that of the first: {again.problem}"
+                found.append(again)
     return found
 
 
@@ -136,22 +169,24 @@ def compare_values(what: str, got: Any, want: Any) -> Comparison:
         g, w = getattr(got, property_), getattr(want, property_)
         if g != w:
             return Comparison(what, problem=f"has {property_} {_plain(g)}, eager's has {_plain(w)}")
-    return Comparison(what) if want.is_meta else _compare_tensors(what, got.detach(), want.detach())
+    return Comparison(what) if want.is_meta else compare_elements(what, got.detach(), want.detach())
 
 
-def _compare_tensors(what: str, got: Tensor, want: Tensor) -> Comparison:
+def compare_elements(what: str, got: Tensor, want: Tensor) -> Comparison:
+    """Compare two tensors of the same shape and type."""
     if torch.equal(got, want):
         return Comparison(what)
     if not (want.is_floating_point() or want.is_complex()):
         different = sum(int((g != w).sum()) for g, w in pieces(got, want))
-        return Comparison(what, problem=f"differs in {different} of {want.numel()} elements" if different else None)
+        problem = f"differs in {different} of {want.numel()} elements" if different else None
+        return Comparison(what, problem=problem, values=what)
     real = want.real.dtype if want.is_complex() else want.dtype
     wide = torch.complex128 if want.is_complex() else torch.float64
-    comparison, furthest, most, wrong, largest = Comparison(what), 0.0, 0.0, 0, magnitude(want)
+    comparison, furthest, most, wrong, largest = Comparison(what, values=what), 0.0, 0.0, 0, magnitude(want)
     for g, w in pieces(got, want):
         finite = w.isfinite()
         if not torch.equal(g.isfinite(), finite) or not torch.equal(g[~finite].nan_to_num(), w[~finite].nan_to_num()):
-            return Comparison(what, problem="has NaN or infinity at other places than eager's")
+            return Comparison(what, problem="has NaN or infinity at other places than eager's", values=what)
         g, w = g[finite].to(wide), w[finite].to(wide)
         if not len(w):
             continue

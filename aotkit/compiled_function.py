@@ -228,7 +228,7 @@ class CompiledFunction(Generic[P, R]):
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Entry | Failure | DynamoFunction, list[Any]]:
         if (reason := aot.why_eager()) is not None:
-            raise EagerOnly(reason)
+            raise EagerOnly(reason, final=True)
         if self._dynamo is not None:
             return self._direct.find(args, kwargs) or (self._dynamo, [])
         try:
@@ -250,21 +250,28 @@ class CompiledFunction(Generic[P, R]):
         try:
             found, tensors = self._choose(args, kwargs)
         except EagerOnly as e:
-            self._tell_of_eager_call(str(e))
+            return self._call_eagerly(str(e), args, kwargs)
         except OwnError as e:
             # It shall raise that once more, now having done to its inputs what it does before.
-            result = self.__wrapped__(*args, **kwargs)
-            self._tell_of_eager_call(f"on copies of its inputs it raises {type(e.error).__name__}: {e.error}")
-            return result
-        else:
-            if isinstance(found, Entry):
-                return found.run(tensors)
-            if isinstance(found, DynamoFunction):
-                result, eager = found(args, kwargs)
-                if eager is not None:
-                    self._tell_of_eager_call(eager)
-                return result
-        return self.__wrapped__(*args, **kwargs)
+            reason = f"on copies of its inputs it raises {type(e.error).__name__}: {e.error}"
+            return self._call_eagerly(reason, args, kwargs)
+        if isinstance(found, Entry):
+            return found.run(tensors)
+        if isinstance(found, Failure):  # of which the user has been warned
+            return self.__wrapped__(*args, **kwargs)
+        result, eager = found(args, kwargs)
+        if eager is not None:
+            self._tell_of_eager_call(eager)
+        return result
+
+    def _call_eagerly(self, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if aot.COMPILE_LOCK.is_held_here():  # a part of something that is compiled as a whole
+            return self.__wrapped__(*args, **kwargs)
+        if self._options["strict"]:
+            self._raise_eager(reason)
+        result = self.__wrapped__(*args, **kwargs)
+        self._tell_of_eager_call(reason)
+        return result
 
     def _tell_of_eager_call(self, reason: str) -> None:
         """Warn, once for each reason, that a whole call runs uncompiled.

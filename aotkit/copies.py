@@ -1,5 +1,6 @@
 """Run a function forward and backward on copies of its inputs, leaving no trace."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from aotkit.input_copies import Change, copy_inputs
 from aotkit.pieces import checksum
 
 COTANGENT_SEED = 0x5EED
+OTHER_COTANGENTS = 1 << 16  # more than a function has outputs
 
 
 @dataclass
@@ -32,6 +34,7 @@ class Outcome:
         overwrote_cotangents: whether the backward pass changed the gradients that it was given.
         random: the states in which it left torch's random generators.
         draws: whether those are others than before.
+        seconds: how long it took.
     """
 
     outputs: Any
@@ -44,6 +47,7 @@ class Outcome:
     overwrote_cotangents: bool = False
     random: list[Tensor] = field(default_factory=list)
     draws: bool = False
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class Plan:
         generators: random generators that the function draws from, besides torch's own.
         change: gives the inputs other values.
         seed: of torch's generator; None: as it is.
+        cotangents: which ones, of several sets.
         twice: run backward twice.
         backward: run backward at all.
         changed: whether each input is expected to change; None: to be found out.
@@ -65,6 +70,7 @@ class Plan:
     generators: Sequence[torch.Generator] = ()
     change: Change | None = None
     seed: int | None = None
+    cotangents: int = 0
     twice: bool = False
     backward: bool = True
     changed: Sequence[bool] | None = None
@@ -112,6 +118,7 @@ def _run_on_copies(
     plan: Plan,
     differentiate: Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], bool], list[Tensor | None]],
 ) -> Outcome:
+    start = time.monotonic()
     leaves, inputs = copy_inputs(tensors, plan.change)
     grad = torch.is_grad_enabled()
     versions = [_version(x) for x in inputs]
@@ -137,7 +144,7 @@ def _run_on_copies(
             wanted = [x for x in leaves if x.requires_grad]
             with torch.set_grad_enabled(grad):
                 plan.before_backward()
-            gradients, again, cotangents = None, None, _cotangents(roots)
+            gradients, again, cotangents = None, None, _cotangents(roots, plan.cotangents)
             has_backward = bool(roots and wanted and torch.is_grad_enabled() and plan.backward)
             if has_backward:
                 gradients = _in_places(differentiate(roots, wanted, cotangents, plan.twice), leaves)
@@ -145,7 +152,7 @@ def _run_on_copies(
                 plan.after_backward(outputs, gradients or ())
             if has_backward and plan.twice:
                 again = _in_places(differentiate(roots, wanted, cotangents, False), leaves)
-            overwrote = not all(map(torch.equal, cotangents, _cotangents(roots)))
+            overwrote = not all(map(torch.equal, cotangents, _cotangents(roots, plan.cotangents)))
         after = _random(plan.generators)
     draws = not same_random(random, after)
     memory = _memory(outputs, inputs)
@@ -155,7 +162,8 @@ def _run_on_copies(
         changed = [m or a != b for m, a, b in zip(mutated, checksums, before, strict=True)]
     kept = [x if c else None for x, c in zip(inputs, changed, strict=True)]
     outputs, kept = without_graph((outputs, kept))
-    return Outcome(outputs, gradients, kept, changed, checksums, memory, again, overwrote, after, draws)
+    seconds = time.monotonic() - start
+    return Outcome(outputs, gradients, kept, changed, checksums, memory, again, overwrote, after, draws, seconds)
 
 
 def without_graph(values: Any) -> Any:
@@ -225,8 +233,8 @@ def _accumulated_gradients(
     return [x.grad for x in wanted]
 
 
-def _cotangents(roots: Sequence[Tensor]) -> list[Tensor]:
-    return [cotangent(t, i) for i, t in enumerate(roots)]
+def _cotangents(roots: Sequence[Tensor], which: int) -> list[Tensor]:
+    return [cotangent(t, i + which * OTHER_COTANGENTS) for i, t in enumerate(roots)]
 
 
 def cotangent(output: Tensor, index: int) -> Tensor:

@@ -104,7 +104,7 @@ class DirectFunction:
         signature, guard, walk = self._signature(args, kwargs, arguments)
         for tensor in signature.tensors:
             if (reason := aot.why_eager_tensor(tensor)) is not None:
-                raise EagerOnly(reason, final=not aot.has_plain_memory(tensor))
+                raise EagerOnly(reason, final=not aot.is_for_dynamo(tensor))
         entry = self._try_entry(signature)
         if isinstance(entry, Entry) or not _out_of_memory(entry.error):
             self._families.add(args, kwargs, guard, signature.tensors, entry)

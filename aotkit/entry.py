@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import operator
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from aotkit import aot, checker
 from aotkit.aot import pytree
 from aotkit.arguments import is_size
+from aotkit.budget import Budget
 from aotkit.comparison import CheckReport
 from aotkit.constants import is_constant
 from aotkit.copies import Outcome, at_once, unmoved
@@ -39,9 +41,11 @@ class Entry:
         run_graphs: takes the flat inputs, in a list that it may empty; returns what the graphs compute.
         rebuild: makes the result of the function of that.
         products: what the compilers made of them.
+        seconds: how long that took.
     """
 
     def __init__(self, recipe: Recipe, signature: Signature, *, ran_in_eager: bool) -> None:
+        start = time.monotonic()
         outputs = _Outputs()
         pipeline = recipe.pipeline()
         reads = aot.TensorReads()
@@ -52,7 +56,10 @@ class Entry:
             tensors, seeds = tensors[: len(signature.tensors)], tensors[len(signature.tensors) :]
             with recording_source(module), reads, aot.no_other_randomness(recipe.name), signature.randomness(*seeds):
                 reads.inputs = {id(t) for t in tensors}
-                return outputs.flatten(signature.run("traced", tensors))
+                computed = outputs.flatten(signature.run("traced", tensors))
+            # The first time, nothing is decomposed yet.
+            pipeline.strides = pipeline.strides or aot.strides_of(computed)
+            return computed
 
         as_before = torch.set_grad_enabled(torch.is_grad_enabled())  # the function may leave another mode
         with _explained(recipe, signature, ran_in_eager), aot.random_state(), as_before:
@@ -81,6 +88,7 @@ class Entry:
         self._seeded = signature.seeded
         self.run_graphs = aot.with_seed(self.way_in.call) if signature.seeded else self.way_in.call
         self.rebuild = outputs.rebuilder()
+        self.seconds = time.monotonic() - start
 
     def run(self, tensors: list[Tensor]) -> Any:
         """The result of the function; its tensors carry the compiled backward graph. May empty the list."""
@@ -104,16 +112,25 @@ class Entry:
         if not self.report.passed and not recipe.dynamic:  # else it is compiled again, with fixed sizes, to compare
             from aotkit import culprit
 
-            def attempt(other: Recipe) -> CheckReport:
+            def attempt(other: Recipe, limit: Budget) -> CheckReport:
                 entry = Entry(other, signature, ran_in_eager=True)
-                return entry.compare(other, signature, outcome_in_eager(signature))
+                return entry.compare(other, signature, outcome_in_eager(signature), limit)
 
-            with unmoved(signature.generators):
-                self.report.culprit = culprit.find(recipe, attempt)
+            def search(budget: Budget) -> Any:
+                with unmoved(signature.generators):
+                    return culprit.find(recipe, attempt, budget)
+
+            self.report.search = search
+            # What took long to compile as a whole would do so in parts.
+            self.report.find_culprit(culprit.SECONDS if self.seconds < culprit.SECONDS else 0)
         checker.raise_if_different(self.report)
 
-    def compare(self, recipe: Recipe, signature: Signature, want: Outcome) -> CheckReport:
-        """Compare with eager's outcome on copies of the same inputs; frees parts of that."""
+    def compare(self, recipe: Recipe, signature: Signature, want: Outcome, limit: Budget | None = None) -> CheckReport:
+        """Compare with eager's outcome on copies of the same inputs; frees parts of that.
+
+        Args:
+            limit: time of which the check takes its own.
+        """
         runs = at_once(self.run), functools.partial(signature.running, "run for the check")
         tensors = signature.tensors
         others = (resized(tensors, layouts[: len(tensors)]) for layouts in self._layouts)  # the seed stays
@@ -128,6 +145,7 @@ class Entry:
             resized=[] if other is None else [other],
             # Operators of the user's own, and what processes do together, need not work in two threads at a time.
             threads=all(aot.has_torch_operators(gm) for gm in (self.graphs.forward, self.graphs.backward) if gm),
+            limit=limit,
         )
 
 

@@ -90,6 +90,10 @@ class EagerFallbackWarning(EagerCallWarning):
     """Compilation failed and `on_error="eager"` made the function run uncompiled."""
 
 
+class UndecidedWarning(UserWarning):
+    """A check had no time to find out whether some of what differs from eager is rounding."""
+
+
 class RecompilationWarning(UserWarning):
     """A function compiles again and again, for inputs that are different each time."""
 

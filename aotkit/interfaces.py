@@ -110,6 +110,8 @@ class Backend:
         joint_pass: changes the joint graph in place before it is partitioned: `joint_pass(joint, joint_inputs)`.
         reuses_saved: whether a compiled backward graph may write into saved values: into those that Inductor calls
             donated, which nothing outside of the graph refers to. It gets copies where the graph is retained.
+        writes_inputs: whether a compiled graph may itself write to inputs that the function changes in place, by `copy_`
+            at its end. Else, or where the function is traced directly, it returns their new values.
         declines: why it cannot take an operation of a graph, or None if it can. Where it is given, the compilers get
             regions instead of whole graphs: graphs of operations that they take.
         unavailable: why this machine cannot run the backend, or None if it can.
@@ -121,6 +123,7 @@ class Backend:
     decompositions: Decompositions | Callable[[], Decompositions] = field(default_factory=dict, hash=False)
     joint_pass: Callable[[GraphModule, Any], None] | None = None
     reuses_saved: bool = False
+    writes_inputs: bool = False
     declines: Callable[[Node], str | None] | None = None
     unavailable: Callable[[], str | None] = always_available
 

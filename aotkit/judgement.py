@@ -1,16 +1,22 @@
 """Judge one run: compare it with eager's, then withdraw the complaints that rounding explains."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from aotkit.aot import pytree
-from aotkit.comparison import Comparison, compare
+from aotkit.budget import Budget
+from aotkit.comparison import AGAIN, Comparison, compare, compare_elements
 from aotkit.copies import Outcome, Plan, Run
 from aotkit.pieces import magnitude
-from aotkit.rounding import EagerValue, References, Values, is_less_exact, is_rounding
+from aotkit.references import NUDGES, References, Values
+from aotkit.rounding import EagerValue, Spread, distance, is_floating, is_less_exact, is_rounding, size_of
+
+# Of its size, how far off a value is that is wrong for certain though there was no time for all runs: a relu that has
+# switched in none of a few runs may yet have done so by rounding.
+GROSS = 0.5
 
 
 @dataclass
@@ -18,10 +24,13 @@ class Doubt:
     """A value that differs from eager's, perhaps by rounding.
 
     Attributes:
+        name: of eager's value.
         got: the compiled one.
+        eager: what it is compared with.
     """
 
     comparison: Comparison
+    name: str
     got: Tensor
     eager: EagerValue
 
@@ -32,23 +41,28 @@ class Judgement:
 
     Attributes:
         references: runs that settle it, if it can be settled.
+        varies: whether eager itself gave something else when it ran again to settle it.
     """
 
     comparisons: list[Comparison]
     doubts: list[Doubt] = field(default_factory=list)
     references: References | None = None
+    varies: bool = False
 
     def settle(self) -> list[Comparison]:
         """Decide; frees what was in doubt."""
         doubts, references, self.doubts, self.references = self.doubts, self.references, [], None
-        if references is None or references.exact is None:
+        if references is None:
             return self.comparisons
-        for doubt in doubts:
-            _complain_of_exactness(doubt, references.exact)
-        doubts = [doubt for doubt in doubts if doubt.comparison.problem]
-        references.forget_all_but([doubt.comparison.what for doubt in doubts])
-        for doubt in doubts:
-            _excuse_rounding(doubt, references)
+        if (exact := references.exact) is not None and references.is_wide:
+            for doubt in doubts:
+                _complain_of_exactness(doubt, exact[doubt.name])
+        if doubts := [doubt for doubt in doubts if doubt.comparison.problem]:
+            references.keep({doubt.name for doubt in doubts})
+            references.repeat()
+            self.varies = references.varies
+            _leave_out_unwritten(doubts, references)
+            _excuse_rounding([doubt for doubt in doubts if doubt.comparison.problem], references)
         return self.comparisons
 
 
@@ -60,6 +74,8 @@ def judge(
     got: Outcome,
     want: Outcome,
     exactness: bool,
+    layouts: bool,
+    budget: Budget,
 ) -> Judgement:
     """Compare a run with eager's.
 
@@ -68,59 +84,125 @@ def judge(
         tensors: what both ran on copies of.
         plan: how eager ran.
         exactness: also complain where eager is far more exact.
+        layouts: whether outputs have to have eager's strides.
+        budget: for runs that settle what is in doubt.
     """
-    comparisons = compare(names, got, want)
-    # Only what differs by a number can be rounding; nothing excuses the rest.
-    if any(c.problem and not c.error for c in comparisons):
+    comparisons = compare(names, got, want, layouts)
+    # Only what differs by its elements can be rounding; nothing excuses the rest.
+    if any(c.problem and c.values is None for c in comparisons):
         return Judgement(comparisons)
-    doubts = []
-    for got_values, want_values in zip(_kinds(got, names), _kinds(want, names), strict=True):
-        found = [c for c in comparisons if (c.error if exactness else c.problem) and c.what in want_values]
-        largest = max(map(magnitude, want_values.values()), default=0.0) if found else 0.0
-        doubts += [
-            Doubt(c, got_values[c.what], EagerValue(want_values[c.what], largest))
-            for c in found
-            if c.what in got_values
-        ]
+    found = [c for c in comparisons if c.problem or (exactness and c.error)]
+    again = zip(names, got.again or (), strict=False)
+    values = values_of(names, got) | {f"gradient of {n}{AGAIN}": g.detach() for n, g in again if g is not None}
+    return doubted(found, values, comparisons, eager, tensors, plan, want, names, budget)
+
+
+def doubted(
+    found: Sequence[Comparison],
+    got: Values,
+    comparisons: list[Comparison],
+    eager: Run,
+    tensors: Sequence[Tensor],
+    plan: Plan,
+    want: Outcome,
+    names: Sequence[str],
+    budget: Budget,
+) -> Judgement:
+    """A judgement in which these comparisons are in doubt.
+
+    Args:
+        got: the compiled values, by what the comparisons are of.
+        comparisons: all of them.
+    """
+    eagers = values_of(names, want) if found else {}
+    largest = functools.cache(functools.partial(_largest, eagers))
+    doubts = [
+        Doubt(c, c.values, got[c.what], EagerValue(eagers[c.values], largest(_kind(c.values))))
+        for c in found
+        if c.values in eagers and c.what in got
+    ]
     if not doubts:
         return Judgement(comparisons)
-    wanted = {doubt.comparison.what: doubt.eager for doubt in doubts}
-    references = References(eager, tensors, want, plan, wanted, functools.partial(_values, names))
+    wanted = {doubt.name: doubt.eager.value for doubt in doubts}
+    references = References(eager, tensors, want, plan, wanted, functools.partial(values_of, names), budget)
     return Judgement(comparisons, doubts, references)
 
 
-def _complain_of_exactness(doubt: Doubt, exact: Values) -> None:
+def _complain_of_exactness(doubt: Doubt, exact: Tensor) -> None:
     c = doubt.comparison
-    if c.problem is None and is_less_exact(doubt.got, doubt.eager, exact[c.what]):
+    if c.problem is None and is_less_exact(doubt.got, doubt.eager, exact):
         c.problem = "is far less exact than eager's: the root mean square of its distance from float64 is larger"
 
 
-def _excuse_rounding(doubt: Doubt, references: References) -> None:
-    c, got, eager = doubt.comparison, doubt.got, doubt.eager
-    if references.exact is None or references.spreads is None:
-        return
-    if not references.is_reproducible:
-        c.problem = f"{c.problem}; eager itself gives something else each time"
-        return
-    exact, spread = references.exact[c.what], references.spreads[c.what]
-    if is_rounding(got, eager, exact, spread) and not is_less_exact(got, eager, exact, spread):
+def _leave_out_unwritten(doubts: Sequence[Doubt], references: References) -> None:
+    """Compare again without what depends on memory that the function never wrote."""
+    for doubt in doubts:
+        if (mark := references.unwritten.get(doubt.name)) is None:
+            continue
+        c, got, want = doubt.comparison, doubt.got.masked_fill(mark, 0), doubt.eager.value.masked_fill(mark, 0)
+        doubt.got, doubt.eager = got, EagerValue(want, magnitude(want))
+        again = compare_elements(c.what, got, want)
+        c.error, c.allowed, c.problem = again.error, again.allowed, again.problem
+
+
+def _excuse_rounding(doubts: Sequence[Doubt], references: References) -> None:
+    """Withdraw complaints as soon as the runs so far explain them; more runs would explain more."""
+    for _ in references.nudged():
+        if references.nudges.bit_count() > 1:  # each look takes time, too
+            continue
+        doubts = [doubt for doubt in doubts if not _excused(doubt, references, references.spread)]
+        if not doubts:
+            return
+    if references.nudges.bit_count() > 1:
+        doubts = [doubt for doubt in doubts if not _excused(doubt, references, references.spread)]
+    for doubt in doubts:
+        c = doubt.comparison
+        if references.nudges < NUDGES and references.budget.is_used_up:
+            fewer = NUDGES / max(references.nudges, 1)
+            larger = functools.partial(_scaled, references, fewer)
+            if not references.nudges or _excused(doubt, references, larger) or not _is_gross(doubt, references):
+                c.problem, c.undecided = None, f"{c.problem}, perhaps by rounding: there was no time to find out"
+                continue
+        if not references.is_steady(doubt.name):
+            c.problem = f"{c.problem}; eager itself gives something else each time"
+
+
+def _is_gross(doubt: Doubt, references: References) -> bool:
+    """Whether a value is as wrong as one with a missing term, which few runs suffice to tell."""
+    want = doubt.eager.value
+    if references.exact is None or not is_floating(want):
+        return False
+    exact = references.exact[doubt.name]
+    return distance(doubt.got, exact, want) > GROSS * size_of(exact, want)
+
+
+def _scaled(references: References, factor: float, name: str) -> Spread:
+    return references.spread(name).scaled(factor)
+
+
+def _excused(doubt: Doubt, references: References, spread_of: Callable[[str], Spread]) -> bool:
+    """Whether a complaint was withdrawn."""
+    c, name = doubt.comparison, doubt.name
+    if references.exact is None or not references.is_steady(name):
+        return False
+    if is_rounding(doubt.got, doubt.eager, references.exact[name], spread_of(name)):
         c.problem, c.allowed = None, max(c.allowed, c.error)
+    return c.problem is None
 
 
-def _values(names: Sequence[str], outcome: Outcome) -> Values:
-    return {what: value for kind in _kinds(outcome, names) for what, value in kind.items()}
+def values_of(names: Sequence[str], outcome: Outcome) -> Values:
+    """Outputs, gradients and mutated inputs by the names that comparisons have."""
+    found = {f"output {i}": v for i, v in enumerate(pytree.tree_leaves(outcome.outputs))}
+    found |= {f"gradient of {n}": v for n, v in zip(names, outcome.gradients or (), strict=False)}
+    found |= {f"input {n} after the call": v for n, v in zip(names, outcome.inputs, strict=True)}
+    return {what: v.detach() for what, v in found.items() if isinstance(v, Tensor) and not v.is_meta}
 
 
-def _kinds(outcome: Outcome, names: Sequence[str]) -> Sequence[Values]:
-    """Outputs, gradients and mutated inputs of floating point, by the names that comparisons have."""
-    outputs = {f"output {i}": v for i, v in enumerate(pytree.tree_leaves(outcome.outputs))}
-    gradients = {f"gradient of {n}": v for n, v in zip(names, outcome.gradients or (), strict=False)}
-    inputs = {f"input {n} after the call": v for n, v in zip(names, outcome.inputs, strict=True)}
-    return [
-        {
-            what: v.detach()
-            for what, v in kind.items()
-            if isinstance(v, Tensor) and (v.is_floating_point() or v.is_complex())
-        }
-        for kind in (outputs, gradients, inputs)
-    ]
+def _kind(what: str) -> str:
+    return what.partition(" ")[0]
+
+
+def _largest(values: Values, kind: str) -> float:
+    """The magnitude of the largest value of a kind: outputs, gradients or inputs."""
+    alike = [v for what, v in values.items() if _kind(what) == kind]
+    return max((magnitude(v) for v in alike if v.is_floating_point() or v.is_complex()), default=0.0)

@@ -67,7 +67,7 @@ def _far(values: Tensor) -> Change:
     if values.dtype in INTEGERS:
         return _other_integers(values, draw)
     if values.is_complex():
-        return lambda part: part * (_factors(part, draw) * draw(part, torch.randn).sign()).to(values.real.dtype)
+        return lambda part: part * _signed_factors(part, draw).to(values.real.dtype)
     if not values.is_floating_point():
         return lambda part: part.roll(1)
     finite = [(float(v.min()), float(v.max())) for (part,) in pieces(values) if len(v := part[part.isfinite()])]
@@ -76,7 +76,7 @@ def _far(values: Tensor) -> Change:
         return lambda part: part * _factors(part, draw).to(values.dtype)
 
     def change(part: Tensor) -> Tensor:
-        others = part * (_factors(part, draw) * draw(part, torch.randn).sign()).to(values.dtype)
+        others = part * _signed_factors(part, draw).to(values.dtype)
         return torch.where(others.isfinite(), others.clamp(low, high), others)
 
     return change
@@ -85,6 +85,13 @@ def _far(values: Tensor) -> Change:
 def _factors(part: Tensor, draw: _Draw) -> Tensor:
     amounts = draw(part, torch.rand)
     return SMALLEST ** (amounts / amounts.max()) if amounts.numel() else amounts  # a single number moves the most
+
+
+def _signed_factors(part: Tensor, draw: _Draw) -> Tensor:
+    """Half of them negative."""
+    amounts = draw(part, torch.rand) * 2 - 1
+    sizes = amounts.abs()
+    return (SMALLEST ** (sizes / sizes.max())).copysign(amounts) if amounts.numel() else amounts
 
 
 def _other_integers(values: Tensor, draw: _Draw) -> Change:

@@ -72,7 +72,7 @@ class Parameters:
                 fit = self._fit = _fit_of(function, len(self._owner))
             args, kwargs = fit.bind(*self._owner, *args, **kwargs)
         except (SyntaxError, TypeError) as e:  # the first: code that was made with names that Python does not allow
-            raise EagerOnly(f"the arguments do not fit its parameters: {e}") from None
+            raise EagerOnly(f"the arguments do not fit its parameters: {e}", final=True) from None
         return args[len(self._owner) :], kwargs
 
     def names_of(self, arguments: Arguments) -> tuple[list[str], list[str]]:

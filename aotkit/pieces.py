@@ -29,6 +29,11 @@ def magnitude(tensor: Tensor) -> float:
     return max(largest, default=0.0)
 
 
+def same_values(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one shape and type have equal elements, NaN at the same places."""
+    return torch.equal(a, b) or all(bool(((x == y) | ((x != x) & (y != y))).all()) for x, y in pieces(a, b))
+
+
 def checksum(tensor: Tensor) -> int | None:
     """Depends on all bits of a tensor and on where they are; None where there are none to read."""
     if tensor.is_meta or tensor.layout is not torch.strided:

@@ -29,7 +29,11 @@ from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Graphs, Pa
 
 
 class Pipeline:
-    """The compilers and the partitioner of one compilation as AOTAutograd takes them; fills `graphs` and `products`."""
+    """The compilers and the partitioner of one compilation as AOTAutograd takes them; fills `graphs` and `products`.
+
+    Attributes:
+        strides: those of the function's outputs in eager, which whoever traces tells.
+    """
 
     def __init__(self, graphs_of: functools.partial[Graphs], backend: Backend, partition: Partitioner) -> None:
         self._new_graphs = graphs_of
@@ -44,6 +48,7 @@ class Pipeline:
         self.products: dict[str, Product] = {}
         self._regions: dict[str, Regions] = {}
         self._copied: list[str] = []
+        self.strides: Sequence[Sequence[Any] | None] = ()
 
     def keywords(self) -> dict[str, Any]:
         """Keyword arguments for AOTAutograd."""
@@ -105,7 +110,7 @@ class Pipeline:
             forward=copy_graph(gm), joint=self._joint, backward=self._backward, num_outputs=num_outputs,
             regions=self._regions, copied=self._copied,
         )  # fmt: skip
-        promise_strides(gm, num_outputs)
+        promise_strides(gm, num_outputs, self.strides)
         return self._compile(compiler, "forward", gm, example_inputs)
 
     def _compile(self, compiler: GraphCompiler, role: str, gm: GraphModule, example_inputs: Sequence[Tensor]) -> Boxed:

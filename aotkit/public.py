@@ -16,6 +16,7 @@ from aotkit.errors import (
     RecompilationWarning,
     TraceError,
     UnavailableError,
+    UndecidedWarning,
     UnknownNameError,
     UnsupportedError,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "RecompilationWarning",
     "TraceError",
     "UnavailableError",
+    "UndecidedWarning",
     "UnknownNameError",
     "UnsupportedError",
     "backend_status",

@@ -1,18 +1,12 @@
 """What counts as equal: how far rounding may move a value, by its size and by how eager's rounding moves it."""
 
-import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from aotkit.aot.randomness import SameDraws
-from aotkit.aot.stochastic import ResultTypes, StochasticArithmetic
-from aotkit.copies import Outcome, Plan, Run, run_on_copies, same_random
-from aotkit.pieces import magnitude, pieces
+from aotkit.pieces import magnitude, pieces, same_values
 
 # Relative to each element. Fused arithmetic rounds less often than eager's, or in another order.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
@@ -29,10 +23,12 @@ LESS_EXACT = {torch.float16: 3.0, torch.bfloat16: 3.0}
 # Half a unit in the last place is no matter. Without other runs, nor is four by the root of the number of elements:
 # eager's value may be exact by chance.
 FLOOR, FLOOR_OF_FEW = 0.5, 4.0
-# How often, and by how many units in their last place, rounded values are moved to see how sensitive a result is. The
-# tolerance of float32 is about 800 units, that of the half types a few, so those are moved less: as rounding does.
-NUDGES = 16
+# By how many units in their last place rounded values are moved to see how sensitive a result is. The tolerance of
+# float32 is about 800 units, that of the half types a few, so those are moved less: as rounding does.
 NUDGE, NUDGE_OF_HALVES = 8.0, 0.3
+# Of its size, how far a tensor goes by rounding where it is judged as a whole and not by its elements; and how many
+# times farther than any other run it may be then.
+CHAOTIC, FARTHER = 0.02, 3.0
 
 # The tolerance where eager works in a lower precision than the types of the values tell.
 MOST_LOWERED = TOLERANCE[torch.bfloat16]
@@ -53,9 +49,6 @@ def allowed_difference(want: Tensor, dtype: torch.dtype, largest: float) -> Tens
     return tolerance(dtype) * want.abs() + (share * largest + 1e-34)
 
 
-Values = dict[str, Tensor]
-
-
 @dataclass(frozen=True)
 class EagerValue:
     """A value as eager computes it.
@@ -68,151 +61,166 @@ class EagerValue:
     largest: float
 
 
-@dataclass
-class Spread:
-    """How far a value goes when what is rounded on the way to it moves in its last places.
+class Sample(NamedTuple):
+    """A value of one run, by its float64 value.
 
     Attributes:
-        jumps: for each element, the largest distance from its float64 value.
-        size: the largest root mean square of these distances.
+        distance: the root mean square of the distances of the elements.
+        share: how much of the float64 value is in it: 1 where all is, -1 where the sign is another.
+    """
+
+    distance: float
+    share: float
+
+
+@dataclass
+class Spread:
+    """How far a value goes when rounding on the way to it differs.
+
+    Attributes:
+        jumps: for each element, the largest distance from its float64 value; for other types, whether it changed.
+        samples: one for each run.
     """
 
     jumps: Tensor
-    size: float = 0.0
+    samples: list[Sample] = field(default_factory=list)
+
+    @classmethod
+    def around(cls, exact: Tensor) -> "Spread":
+        """That of no run."""
+        return cls(torch.zeros(exact.shape, dtype=torch.float64, device=exact.device))
+
+    @property
+    def size(self) -> float:
+        """The largest root mean square of the distances."""
+        return max((sample.distance for sample in self.samples), default=0.0)
 
     def add(self, moved: Tensor, exact: Tensor, want: Tensor) -> None:
         """One more run."""
         for jump, m, e in pieces(self.jumps, moved, exact):
-            jump.copy_(torch.maximum(jump, (m - e).abs()))
-        self.size = max(self.size, distance(moved, exact, want))
+            changed = (m - e).abs().nan_to_num(0.0, 0.0, 0.0) if is_floating(e) else (m != e).to(jump)
+            jump.copy_(torch.maximum(jump, changed))
+        if is_floating(exact):
+            self.samples.append(sample_of(moved, exact, want))
+
+    def joined(self, other: "Spread") -> "Spread":
+        """That of the runs of both."""
+        return Spread(torch.maximum(self.jumps, other.jumps), [*self.samples, *other.samples])
+
+    def scaled(self, factor: float) -> "Spread":
+        """That of rounding which is larger."""
+        samples = [Sample(factor * s.distance, 1 + factor * (s.share - 1)) for s in self.samples]
+        return Spread(self.jumps * factor, samples)
 
 
-class References:
-    """Runs of the eager function in float64: as it is, and with rounding that differs at random.
-
-    They are made when they are asked for, and None if they cannot be: when the function does not take float64, or
-    draws other random numbers then. Only the values that are in doubt are kept of them.
-
-    Args:
-        wanted: those values by name.
-        values_of: from an outcome to all its values by name.
-    """
-
-    def __init__(
-        self,
-        eager: Run,
-        tensors: Sequence[Tensor],
-        want: Outcome,
-        plan: Plan,
-        wanted: dict[str, EagerValue],
-        values_of: Callable[[Outcome], Values],
-    ) -> None:
-        kinds = [t.dtype for t in tensors if t.is_floating_point()]
-        self._dtype = kinds[0] if kinds else torch.get_default_dtype()
-        self._eager = eager
-        self._tensors = tensors
-        self._draws, self._random = want.draws, want.random
-        self._plan = replace(plan, changed=want.changed)
-        self._wanted = wanted
-        self._values_of = values_of
-
-    @functools.cached_property
-    def exact(self) -> Values | None:
-        """What float64 gives."""
-        return self._run(nullcontext())
-
-    def forget_all_but(self, names: Collection[str]) -> None:
-        """Free what is no longer wanted."""
-        self._wanted = {what: known for what, known in self._wanted.items() if what in names}
-        if self.exact is not None:
-            self.exact = {what: self.exact[what] for what in self._wanted}
-
-    @functools.cached_property
-    def spreads(self) -> dict[str, Spread] | None:
-        """How far the values go when each rounded value moves in its last places."""
-        recorder = ResultTypes()
-        if self.exact is None or self._run(recorder, widened=False) is None:
-            return None
-        found = {what: Spread(torch.zeros_like(exact.abs())) for what, exact in self.exact.items()}
-        for seed in range(NUDGES):
-            if (moved := self._run(StochasticArithmetic(recorder.types, _nudge, seed))) is None:
-                return None
-            for what, spread in found.items():
-                spread.add(moved[what], self.exact[what], self._wanted[what].value)
-        return found
-
-    @functools.cached_property
-    def is_reproducible(self) -> bool:
-        """Whether a second run gives the same: else what differs at random would pass for rounding."""
-        again = self._run(nullcontext())
-        if again is None or self.exact is None:
-            return False
-        return all(_are_close(again[what], exact, self._wanted[what].largest) for what, exact in self.exact.items())
-
-    def _run(self, arithmetic: AbstractContextManager[Any], widened: bool = True) -> Values | None:
-        @contextmanager
-        def run_so(copies: list[Tensor]) -> Iterator[Any]:
-            draws = SameDraws(self._dtype) if self._draws and widened else nullcontext()
-            with draws, arithmetic, self._eager(copies) as outputs:
-                yield outputs
-
-        before = self._plan.change
-
-        def change(values: Tensor) -> Tensor:
-            return in_float64(values if before is None else before(values))
-
-        try:
-            run = run_on_copies(run_so, self._tensors, replace(self._plan, change=change if widened else before))
-        except Exception:  # then eager's verdict stands
-            return None
-        found = self._values_of(run)
-        alike = all(w in found and found[w].shape == known.value.shape for w, known in self._wanted.items())
-        return {w: found[w] for w in self._wanted} if alike and same_random(run.random, self._random) else None
+def is_floating(tensor: Tensor) -> bool:
+    """Whether arithmetic rounds such values."""
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _are_close(a: Tensor, b: Tensor, largest: float) -> bool:
+def are_close(a: Tensor, b: Tensor) -> bool:
     """Whether float64 values are the same but for the order in which a GPU adds up."""
-    limit = TOLERANCE[torch.float64] * largest
+    if not is_floating(a):
+        return torch.equal(a, b)
+    limit = TOLERANCE[torch.float64] * magnitude(b)
     return all(bool(((x - y).abs().nan_to_num() <= limit).all()) for x, y in pieces(a, b))
 
 
 def in_float64(values: Tensor) -> Tensor:
     """The same values; floating-point and complex ones in the widest type."""
-    if not (values.is_floating_point() or values.is_complex()):
+    if not is_floating(values):
         return values.clone()
     return values.to(torch.complex128 if values.is_complex() else torch.float64, copy=True)
 
 
-def _nudge(dtype: torch.dtype) -> float:
+def nudge(dtype: torch.dtype) -> float:
     """The standard deviation of the relative amounts by which rounded values of a type are moved."""
     return (NUDGE_OF_HALVES if dtype in LESS_EXACT else NUDGE) * torch.finfo(dtype).eps
 
 
-def distance(values: Tensor, exact: Tensor, want: Tensor) -> float:
-    """The root mean square of the distance from float64 values, where these and eager's are finite."""
-    total, count = 0.0, 0
+def sample_of(values: Tensor, exact: Tensor, want: Tensor) -> Sample:
+    """A value of one run, where its float64 value and eager's are finite."""
+    totals = [0.0] * 4
     for v, e, w in pieces(values, exact, want):
         finite = w.isfinite() & e.isfinite()
-        total += float((v[finite].to(e.dtype) - e[finite]).abs().square().sum())
-        count += int(finite.sum())
-    return float((total / count) ** 0.5) if count else 0.0
+        e, v = torch.where(finite, e, 0), torch.where(finite, v.to(e.dtype), 0)
+        sums = (v - e).abs().square().sum(), (v * e.conj()).sum().real, e.abs().square().sum(), finite.sum()
+        # At once: a device is waited for each time.
+        totals = [a + b for a, b in zip(totals, torch.stack([x.to(torch.float64) for x in sums]).tolist(), strict=True)]
+    far, along, size, count = totals
+    return Sample((far / count) ** 0.5 if count else 0.0, along / size if size else 1.0)
+
+
+def distance(values: Tensor, exact: Tensor, want: Tensor) -> float:
+    """The root mean square of the distance from float64 values, where these and eager's are finite."""
+    return sample_of(values, exact, want).distance
+
+
+def size_of(exact: Tensor, want: Tensor) -> float:
+    """The root mean square of float64 values, where they and eager's are finite."""
+    return distance(exact.new_zeros(()).expand_as(exact), exact, want)
 
 
 def is_less_exact(got: Tensor, eager: EagerValue, exact: Tensor, spread: Spread | None = None) -> bool:
     """Whether a compiled value is altogether farther from its float64 value than eager's is, beyond rounding."""
     want = eager.value
+    if not is_floating(want):
+        return False
     if not (count := sum(int((w.isfinite() & e.isfinite()).sum()) for w, e in pieces(want, exact))):
         return False
     real = want.real.dtype if want.is_complex() else want.dtype
     own = max(distance(want, exact, want), spread.size if spread else 0.0)
     worse = LESS_EXACT.get(real, WORSE_THAN_EAGER)
     floor = FLOOR if spread else FLOOR + FLOOR_OF_FEW / count**0.5
-    floor *= torch.finfo(real).eps * distance(exact.new_zeros(()).expand_as(exact), exact, want)
+    floor *= torch.finfo(real).eps * size_of(exact, want)
     return bool(distance(got, exact, want) > worse * own + floor)
 
 
 def is_rounding(got: Tensor, eager: EagerValue, exact: Tensor, spread: Spread) -> bool:
-    """Whether rounding explains how a compiled value differs from eager's.
+    """Whether rounding explains how a compiled value differs from eager's."""
+    if not is_floating(eager.value):
+        pairs = pieces(got, eager.value, exact, spread.jumps)
+        return all(bool(((g == w) | (w != e) | (jumps > 0)).all()) for g, w, e, jumps in pairs)
+    if not _same_finite(got, eager.value) or is_less_exact(got, eager, exact, spread):
+        return False
+    return _is_by_elements(got, eager, exact, spread) or _is_as_a_whole(got, eager.value, exact, spread)
+
+
+def _is_as_a_whole(got: Tensor, want: Tensor, exact: Tensor, spread: Spread) -> bool:
+    """Whether a value that rounding changes by much is a value as others that rounding gives.
+
+    Its elements are then anybody's guess, but not how far it is from its float64 value altogether, nor the furthest
+    of them, nor how much of that value is in it: a missing term or another sign shows there.
+    """
+    if spread.size < CHAOTIC * size_of(exact, want):
+        return False
+    found, others = sample_of(got, exact, want), [*spread.samples, sample_of(want, exact, want)]
+    furthest = max(_furthest(want, exact, want), magnitude(spread.jumps))
+    return (
+        found.distance <= FARTHER * max(other.distance for other in others)
+        and abs(found.share - 1) <= FARTHER * max(abs(other.share - 1) for other in others)
+        and _furthest(got, exact, want) <= FARTHER * furthest
+    )
+
+
+def _furthest(values: Tensor, exact: Tensor, want: Tensor) -> float:
+    """The largest distance of an element from its float64 value, where eager's is finite."""
+    found = (
+        float(((v - e).abs().nan_to_num(0.0, 0.0, 0.0) * w.isfinite()).max())
+        for v, e, w in pieces(values, exact, want)
+        if v.numel()
+    )
+    return max(found, default=0.0)
+
+
+def _same_finite(got: Tensor, want: Tensor) -> bool:
+    """Whether two values have NaN and the same infinities at the same places."""
+    pairs = ((g, w, w.isfinite()) for g, w in pieces(got, want))
+    return all(torch.equal(g.isfinite(), f) and same_values(g[~f], w[~f]) for g, w, f in pairs)
+
+
+def _is_by_elements(got: Tensor, eager: EagerValue, exact: Tensor, spread: Spread) -> bool:
+    """Whether rounding explains each element.
 
     Either an element is about as far from its float64 value as elements of its size are in eager, or as those go when
     the inputs move in their last places, and not far for the size of numbers around; or it jumps far then, as a
@@ -221,11 +229,10 @@ def is_rounding(got: Tensor, eager: EagerValue, exact: Tensor, spread: Spread) -
     want = eager.value
     real = want.real.dtype if want.is_complex() else want.dtype
     largest = magnitude(want)
-    furthest = max(float((w.to(e.dtype) - e).abs().nan_to_num().max()) for w, e in pieces(want, exact))
+    furthest = _furthest(want, exact, want)
     # Under autocast eager itself is far from float64.
     limit = max(tolerance(real) * eager.largest, min(2 * furthest, MOST_LOWERED * eager.largest))
-    if distance(exact.new_zeros(()).expand_as(exact), exact, want) <= spread.size:  # the numbers around are noise, too
-        limit = max(limit, WORSE_THAN_EAGER * spread.size)
+    limit = max(limit, WORSE_THAN_EAGER * spread.size)
     for g, w, e, jumps in pieces(got, want, exact, spread.jumps):
         g, w, finite = g.to(e.dtype), w.to(e.dtype), w.isfinite()
         own = (g - e).abs()

@@ -17,7 +17,8 @@ class Storages:
     """
 
     def __init__(self, tensors: Sequence[Tensor], names: Sequence[str]) -> None:
-        self._before = [(t, name, _storage(t), t.shape) for t, name in zip(tensors, names, strict=True)]
+        pairs = zip(tensors, names, strict=True)
+        self._before = [(t, name, _storage(t), t.shape) for t, name in pairs if aot.has_storage(t)]
 
     def verify(self) -> None:
         """See whether each tensor still has its storage, and that its size.

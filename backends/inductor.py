@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit.aot import copy_repeated_gradients
+from aotkit.aot import copy_repeated_gradients, keep_strides
 from aotkit.aot.inductor import compile_inner, decompositions, fold_and_fuse
 from aotkit.interfaces import Backend
 
@@ -25,6 +25,7 @@ def compile_backward(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Calla
 def compile_inference(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
     """Compile the graph of a call without gradients."""
     fold_and_fuse(gm, example_inputs)
+    keep_strides(gm)
     return compile_inner(gm, example_inputs, {}, is_inference=True)
 
 
@@ -35,4 +36,5 @@ backend = Backend(
     decompositions=decompositions,
     joint_pass=fold_and_fuse,
     reuses_saved=True,
+    writes_inputs=True,
 )

@@ -1,6 +1,7 @@
 """`agrees`: run one sequence of calls twice, in eager mode and compiled, and demand that nothing tells them apart."""
 
 import inspect
+import warnings
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -52,15 +53,24 @@ def compare(
 
     Args:
         graphs: how many forward and inference graphs must have been compiled.
-        eager: whether no compiled graph may run; else one has to. None: either.
+        eager: whether no compiled graph may run where the function is traced directly; then TorchDynamo may take it,
+            with the same results. Else one has to. None: either.
         exact: equal bit for bit, or up to rounding.
         options: of `aotkit.compile`.
     """
+    want = observe(scenario, lambda fn: fn)
     counter = Counter()
+    if eager and "capture" not in options:
+        compare(scenario, check, exact=exact, eager=None, **options)
+        options["capture"] = "aot"
     # Eager draws from torch's generators.
     options = {"backend": counter.backend(), "check": check, "random": "torch", **options}
-    want = observe(scenario, lambda fn: fn)
-    got = observe(scenario, lambda fn: aotkit.compile(fn, **options))
+    with warnings.catch_warnings():
+        if eager is not False:
+            warnings.simplefilter("ignore", aotkit.EagerCallWarning)
+            # What Dynamo says of library code that it looks into.
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor|Dynamo detected a call to a `functools")
+        got = observe(scenario, lambda fn: aotkit.compile(fn, **options))
     assert len(got) == len(want)
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
         same(g, w, f"observation {i}", exact)

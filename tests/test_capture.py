@@ -1,5 +1,7 @@
 """capture="dynamo": Python that depends on the values of tensors, and aotkit's backends under `torch.compile`."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -342,3 +344,49 @@ def test_checkpointing_saves_less_and_repeats_the_mask(capture, partitioner):
         assert less < more
     else:  # traced through the checkpoint, so that the partitioner alone decides
         assert less <= more
+
+
+def test_gradients_stay_apart_where_sizes_are_open():
+    """One output of two takes part in the backward pass; the second batch is smaller, so its size is an input, too."""
+
+    def f(x, w, v):
+        return x @ w, (x * v).sum(0)
+
+    w, v = torch.randn(4, 5, requires_grad=True), torch.randn(4, requires_grad=True)
+    compiled = captured(f)
+    for rows in (5, 3, 2):
+        x = torch.randn(rows, 4)
+        got, want = (torch.autograd.grad(call(x, w, v)[0].sum(), [w, v], allow_unused=True) for call in (compiled, f))
+        torch.testing.assert_close(got[0], want[0])
+        assert got[1] is None
+        assert want[1] is None
+
+
+class Averaging(nn.Module):
+    """Saves what a buffer was before the call, and moves it on."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.ones(4))
+
+    def forward(self, x):
+        y = self.linear(x) * self.scale.clone()
+        with torch.no_grad():
+            self.scale.mul_(0.5).add_(y.mean(0))
+        return y * self.scale.clone()
+
+
+@pytest.mark.parametrize("name", ["inductor", "nop"])
+@pytest.mark.parametrize("make", [Averaging, lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU())])
+def test_buffers_that_a_graph_writes_to(make, name, partitioner):
+    eager = make()
+    compiled = captured(copy.deepcopy(eager), backend=name, partition=partitioner)
+    x = torch.randn(5, 4)
+    runs = []
+    for module in (eager, compiled):
+        for _ in range(3):
+            module(x).square().sum().backward()
+        with torch.no_grad():
+            runs.append((module(x), [p.grad for p in module.parameters()], module.state_dict()))
+    torch.testing.assert_close(runs[1], runs[0])

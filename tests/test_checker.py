@@ -621,7 +621,31 @@ def switches():
 )
 def test_global_state_is_not_for_a_graph_to_change(fn, message, check):
     with pytest.raises(aotkit.TraceError, match=message):
-        aotkit.compile(fn, backend="nop", check=check)(torch.ones(3))
+        aotkit.compile(fn, backend="nop", check=check, capture="aot")(torch.ones(3))
+
+
+@pytest.mark.usefixtures("switches")
+@pytest.mark.filterwarnings("ignore::aotkit.errors.EagerCallWarning")
+@pytest.mark.parametrize("fn", [sets_state, forks, seeds, sets_default_dtype, sets_precision, becomes_deterministic])
+def test_global_state_changes_as_in_eager_where_dynamo_captures(fn, switches):
+    def observed(call):
+        torch.manual_seed(0)
+        values = call(torch.ones(3))
+        seen = torch.get_default_dtype(), torch.get_float32_matmul_precision(), torch.get_rng_state()
+        seen = *seen, torch.are_deterministic_algorithms_enabled()
+        next(reset(), None)
+        return values, *seen
+
+    def reset():
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
+        torch.use_deterministic_algorithms(False)
+        yield
+
+    compiled = aotkit.compile(fn, backend="nop", random="torch")
+    for _ in range(2):
+        for got, want in zip(observed(compiled), observed(fn), strict=True):
+            assert torch.equal(got, want) if isinstance(got, torch.Tensor) else got == want
 
 
 def test_switches_inside_a_with_statement_are_allowed():
@@ -645,7 +669,7 @@ def test_a_generator_that_the_function_makes():
         return x + torch.rand(3, generator=torch.Generator().manual_seed(3))
 
     with pytest.raises(aotkit.TraceError, match="generator"):
-        aotkit.compile(f, backend="nop", check=False)(torch.ones(3))
+        aotkit.compile(f, backend="nop", check=False, capture="aot")(torch.ones(3))
 
 
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.11 cannot trace a generator")

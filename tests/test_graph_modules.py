@@ -86,7 +86,7 @@ def test_code_is_generated_for_nobody():
     assert given == [False, False]
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:The TorchScript type system:UserWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit", "ignore:The TorchScript type system:UserWarning")
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_a_compiler_may_script_what_it_traces_itself(requires_grad):
     def compiler(gm, inputs):

@@ -283,6 +283,7 @@ COMPILERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::aotkit.errors.EagerCallWarning")
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_inside_of(compiler):
     layer, x = Layer(0.0), torch.randn(4, 16, requires_grad=True)

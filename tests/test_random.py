@@ -376,8 +376,12 @@ def test_a_handler_of_the_functions_does_not_hide_that_it_draws(random):
     assert not torch.equal(compiled(torch.ones(100)), torch.ones(100))
 
 
-def test_torchs_own_stream():
-    compiled, x = aotkit.compile(F.dropout, backend="nop", random="torch"), torch.ones(100)
+COMPLEX = pytest.param(torch.complex64, marks=pytest.mark.skipif(torch.__version__ < "2.15", reason="eager refuses"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, COMPLEX])
+def test_torchs_own_stream(dtype):
+    compiled, x = aotkit.compile(F.dropout, backend="nop", random="torch"), torch.ones(100, dtype=dtype)
     compiled(x)
     torch.manual_seed(3)
     want = F.dropout(x)

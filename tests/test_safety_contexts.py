@@ -18,6 +18,9 @@ import aotkit
 
 from .agreement import agrees, compare
 
+# What surrounds a call is the subject here: much of it makes calls eager.
+pytestmark = pytest.mark.filterwarnings("ignore::aotkit.errors.EagerCallWarning")
+
 
 def use(f, history):
     """Call `f` as the history says, so that it has such an entry."""
@@ -48,7 +51,7 @@ TRANSFORMS = {
 HISTORIES = ["fresh", "after inference", "after training"]
 
 
-FORWARD_MODE = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+FORWARD_MODE = pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 
 
 @FORWARD_MODE
@@ -224,7 +227,7 @@ def around(name, f):
             return torch.fx.symbolic_trace(f if isinstance(f, nn.Module) else lambda x: f(x))
         case "jit":
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)
+                warnings.filterwarnings("ignore", ".*torch.jit.trace")
                 return torch.jit.trace(f if isinstance(f, nn.Module) else lambda x: f(x), torch.randn(3, 3))
         case "make_fx":
             from torch.fx.experimental.proxy_tensor import make_fx

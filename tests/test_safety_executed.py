@@ -66,7 +66,7 @@ def chosen(x, name):
     return TABLE[name](x)
 
 
-@agrees(graphs=4)
+@agrees(graphs=4, capture="aot")
 def test_what_runs_is_compared(compile):
     global SCALE, WEIGHT
     restarted()
@@ -84,7 +84,7 @@ def test_what_runs_is_compared(compile):
     yield f(x, "scale")
 
 
-@agrees(eager=None)
+@agrees(eager=None, capture="aot")
 def test_what_cannot_be_compared_does_not_run_before_the_call(compile):
     restarted()
     f = compile(chosen)
@@ -94,7 +94,7 @@ def test_what_cannot_be_compared_does_not_run_before_the_call(compile):
     yield next(NUMBERS)
 
 
-@agrees(eager=None)
+@agrees(eager=None, capture="aot")
 def test_another_branch_may_run_later(compile):
     restarted()
 
@@ -109,7 +109,7 @@ def test_another_branch_may_run_later(compile):
         yield f(torch.ones(n), torch.zeros(n))
 
 
-@agrees
+@agrees(capture="aot")
 def test_what_only_a_backward_pass_runs_is_compared(compile):
     global SCALE
     restarted()
@@ -122,7 +122,7 @@ def test_what_only_a_backward_pass_runs_is_compared(compile):
         yield x.grad
 
 
-@agrees(exact=False)
+@agrees(exact=False, capture="aot")
 def test_tensors_stay_as_they_are_while_it_looks(compile):
     restarted()
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5))
@@ -140,7 +140,7 @@ def test_tensors_stay_as_they_are_while_it_looks(compile):
     yield torch.rand(2)
 
 
-@agrees
+@agrees(capture="aot")
 def test_context_variables_stay_as_they_are_while_it_looks(compile):
     restarted()
     gain = ContextVar("gain")
@@ -174,7 +174,7 @@ def test_side_effects_of_what_runs_are_refused(check):
         return chosen(x, "scale")
 
     with pytest.raises(aotkit.TraceError, match="SEEN"):
-        aotkit.compile(notes, backend="nop", check=check)(torch.ones(3))
+        aotkit.compile(notes, backend="nop", check=check, capture="aot")(torch.ones(3))
     assert not SEEN
 
 
@@ -184,7 +184,7 @@ def test_a_profiler_goes_on():
     def profile(frame, event, argument):
         events.append(frame.f_code)
 
-    f = aotkit.compile(chosen, backend="nop")
+    f = aotkit.compile(chosen, backend="nop", capture="aot")
     sys.setprofile(profile)
     try:
         assert f(torch.ones(3), "scale").tolist() == [2.0, 2.0, 2.0]
@@ -196,8 +196,9 @@ def test_a_profiler_goes_on():
     assert f.graphs(torch.ones(3), "scale").forward is not None
 
 
+@pytest.mark.filterwarnings("ignore::aotkit.errors.EagerCallWarning")
 def test_a_profiler_in_c_goes_on():
-    f = aotkit.compile(chosen, backend="nop")
+    f = aotkit.compile(chosen, backend="nop", capture="aot")
     profiler = cProfile.Profile()
     with profiler:
         assert f(torch.ones(3), "scale").tolist() == [2.0, 2.0, 2.0]
@@ -208,4 +209,4 @@ def test_a_profiler_in_c_goes_on():
 
 def test_why_it_runs_eagerly():
     with pytest.raises(aotkit.TraceError, match="NUMBERS"):
-        aotkit.extract(chosen, torch.ones(3), "count")
+        aotkit.compile(chosen, capture="aot").graphs(torch.ones(3), "count")

@@ -374,7 +374,7 @@ def changes_its_argument(log):
 )  # fmt: skip
 def test_side_effects_are_refused(make, check):
     log = []
-    f = aotkit.compile(make(log), backend="nop", check=check)
+    f = aotkit.compile(make(log), backend="nop", check=check, capture="aot")
     try:
         with pytest.raises(aotkit.AotkitError):
             f(torch.ones(3))

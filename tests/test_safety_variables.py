@@ -164,7 +164,7 @@ def test_a_function_that_leaves_a_variable_changed_is_refused(held, random, chec
         if held is not None:
             SCALE.set(held)
         with pytest.raises(aotkit.TraceError, match="SCALE"):
-            aotkit.compile(leaves, backend="nop", check=check)(torch.ones(3))
+            aotkit.compile(leaves, backend="nop", check=check, capture="aot")(torch.ones(3))
         return SCALE.get()
 
     assert copy_context().run(call) == (held or 2.0)

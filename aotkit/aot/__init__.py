@@ -54,18 +54,19 @@ from aotkit.aot.graphs import (
     is_traced,
     outside_fake_mode,
     outside_tracing,
-    promise_strides,
     separate_gradients,
     sparse_nodes,
 )
 from aotkit.aot.joint import JOINT_TAGS, are_alike, partition_alone, tangents_of
 from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
+from aotkit.aot.output_strides import keep_strides, promise_strides, strides_of, strides_of_captured
 from aotkit.aot.relays import if_on_cpu, relay, with_seed
 from aotkit.aot.shared_random import SharedRandom
 from aotkit.aot.statistics import correct_statistics
 from aotkit.aot.tensors import (
-    has_plain_memory,
+    has_storage,
     hidden_overlap,
+    is_for_dynamo,
     memory_pattern,
     mutation_pattern,
     negated,
@@ -129,14 +130,16 @@ __all__ = [
     "graph_break_of",
     "graph_breaks",
     "graph_module",
-    "has_plain_memory",
+    "has_storage",
     "has_torch_operators",
     "hidden_overlap",
     "if_on_cpu",
     "is_data_dependent",
     "is_dynamos_own",
+    "is_for_dynamo",
     "is_foreign_tensor",
     "is_traced",
+    "keep_strides",
     "memory_pattern",
     "mutation_pattern",
     "native",
@@ -161,6 +164,8 @@ __all__ = [
     "sparing_retained",
     "sparse_nodes",
     "storage_users",
+    "strides_of",
+    "strides_of_captured",
     "tangents_of",
     "tensor_guard",
     "tensor_kind",

@@ -95,6 +95,8 @@ SURROUNDINGS: dict[str, Any] = {
     "cudnn_benchmark": torch._C._get_cudnn_benchmark,
 }
 
+_DROPS_COMPLEX_NUMBERS = torch.__version__ >= "2.15"  # before, eager refuses
+
 _switches = compile(f"({', '.join(SWITCHES)})", "<aotkit switches>", "eval")
 _reasons = compile(f"({', '.join(REASONS_FOR_EAGER)})", "<aotkit reasons>", "eval")
 
@@ -110,11 +112,18 @@ def why_eager() -> str | None:
     return next((reason for reason, holds in reasons if holds), None)
 
 
-def _trivial_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor | None:
-    """What eager's `F.dropout` returns where it draws nothing, else None. torch's decomposition copies, and draws."""
+def _own_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor | None:
+    """What eager's `F.dropout` returns, where torch's decomposition returns something else or draws other numbers."""
     if not training or p == 0 or input.numel() == 0:
         return input
-    return input * torch.zeros((), dtype=input.dtype, device=input.device) if p == 1 and not inplace else None
+    if inplace or not 0 < p <= 1:
+        return None
+    if p == 1:
+        return input * torch.zeros((), dtype=input.dtype, device=input.device)
+    if not input.is_complex() or not _DROPS_COMPLEX_NUMBERS:
+        return None
+    kept = torch.empty_like(input, dtype=input.dtype.to_real()).bernoulli_(1 - p)
+    return input * kept.div_(1 - p)
 
 
 class TensorReads(TorchFunctionMode):
@@ -143,7 +152,7 @@ class TensorReads(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         self.offsets = self.offsets or func in self._OFFSETS
-        if func is F.dropout and (result := _trivial_dropout(*args, **(kwargs or {}))) is not None:
+        if func is F.dropout and (result := _own_dropout(*args, **(kwargs or {}))) is not None:
             return result
         is_set = getattr(func, "__name__", "") == "__set__"
         # Whatever has its data replaced shares memory from then on, which tracing does not see.

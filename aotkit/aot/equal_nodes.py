@@ -3,7 +3,7 @@
 That also takes 0.0 and -0.0 for the same number.
 """
 
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
 import torch
@@ -15,7 +15,9 @@ from aotkit.aot.graphs import storage_of
 UNIQUE = {*rand_ops, torch.ops.aten.empty}  # memory that is not initialised is as good as random
 
 
-def merge_equal_nodes(graph: Graph, apart: Collection[Node]) -> None:
+def merge_equal_nodes(
+    graph: Graph, apart: Collection[Node], kind: Callable[[Node], Hashable] = lambda node: None
+) -> None:
     """Have the readers of the later ones of equal nodes read the first, in place, and erase these.
 
     Nodes are equal if they apply the same operator to the same arguments, and nothing in between changes a tensor in
@@ -23,6 +25,7 @@ def merge_equal_nodes(graph: Graph, apart: Collection[Node]) -> None:
 
     Args:
         apart: nodes that equal no others.
+        kind: nodes of which it is not the same are not equal.
     """
     from torch._inductor.pattern_matcher import is_mutation_op
 
@@ -35,7 +38,7 @@ def merge_equal_nodes(graph: Graph, apart: Collection[Node]) -> None:
         key = None if is_alone or storage_of(node) in returned else _key(node, changes)
         if key is None:
             continue
-        first = known.setdefault(key, node)
+        first = known.setdefault((key, kind(node)), node)
         if first is not node:
             node.replace_all_uses_with(first)
             graph.erase_node(node)

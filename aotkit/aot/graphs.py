@@ -63,22 +63,15 @@ def copy_saved_mutated_inputs(forward: GraphModule, num_outputs: int) -> None:
 
     Inductor's passes drop the copy that AOTAutograd makes.
     """
-    mutated = mutated_inputs(forward.graph)
+    mutated = mutated_inputs(forward.graph) | inputs_written_to(forward.graph)
     output = forward.graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     for i in range(num_outputs, len(results)):
         if results[i] in mutated:
-            results[i] = _copied(results[i], output)
+            results[i] = _copied(results[i], results[i].next)
             results[i].meta["saved_because"] = "copy of an input changed in place"
     output.args = (tuple(results),)
     renew_code(forward)
-
-
-def promise_strides(gm: GraphModule, num_outputs: int) -> None:
-    """Tell Inductor which results a user sees, whose strides it must keep; it pads others for faster products."""
-    output = gm.graph.output_node()
-    results: Any = output.args[0]
-    output.meta["user_visible_output_idxs"] = [i for i, n in enumerate(results[:num_outputs]) if isinstance(n, Node)]
 
 
 def sparse_nodes(gm: GraphModule) -> list[str]:
@@ -112,6 +105,11 @@ def mutated_inputs(graph: Graph) -> set[Any]:
     changed = [getattr(description, "mutated_input", None) for description in descriptions]
     inputs = graph.find_nodes(op="placeholder")
     return {node for node in inputs if any(node.meta.get("desc") == c for c in changed if c is not None)}
+
+
+def inputs_written_to(graph: Graph) -> set[Any]:
+    """The placeholders that a graph itself writes to, at its end."""
+    return {node.args[0] for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)}
 
 
 def separate_gradients(backward: GraphModule) -> None:

@@ -13,7 +13,6 @@ import linecache
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -31,21 +30,12 @@ from torch.utils import _pytree as pytree
 
 from aotkit.aot.cpp_launches import CPP_LAUNCH, launched_graph, within_alignment
 from aotkit.aot.cpu_numbers import leave_numbers_to_kernels
-from aotkit.aot.dependent_launches import dependent_launches
-from aotkit.aot.early_lookups import early_lookups
 from aotkit.aot.eight_bits import with_right_bytes
-from aotkit.aot.extrema import extrema_in_one_instruction
-from aotkit.aot.gathered import stored_gathers
 from aotkit.aot.half_gelu import with_half_gelu
 from aotkit.aot.isa import remembered_probes
-from aotkit.aot.late_loads import late_loads
-from aotkit.aot.mixed_reductions import mixed_reductions
-from aotkit.aot.narrow_sums import narrow_sums
+from aotkit.aot.kernel_changes import changed_kernels
 from aotkit.aot.padding import share_padded
 from aotkit.aot.provenance import NOTING, kernels_of, noting_origins, with_launches
-from aotkit.aot.realizing import without_stored_random_bits
-from aotkit.aot.row_reductions import whole_rows
-from aotkit.aot.softmax_sums import quick_softmax_sums
 from aotkit.aot.tensors import tensor_guard
 from aotkit.aot.views import share_viewed_memory
 
@@ -56,12 +46,6 @@ _INPUT_ASSERTION = re.compile(r"assert_size_stride\(\w+, \([^()]*\), \([^()]*\)(
 
 LARGE = 2**20  # bytes
 RANDOM = {"fallback_random": True}
-# What is done otherwise than Inductor does while it writes kernels. The bodies of mixed reductions are written by their
-# own code, so what is done to all bodies comes after them.
-KERNELS: Sequence[Callable[[], AbstractContextManager[None]]] = (
-    without_stored_random_bits, narrow_sums, whole_rows, mixed_reductions, stored_gathers, extrema_in_one_instruction,
-    quick_softmax_sums, early_lookups, late_loads, dependent_launches,
-)  # fmt: skip
 # Operators that Inductor leaves to libraries, which round their inputs and results.
 _STORING = {getattr(torch.ops.aten, name) for name in ("mm", "addmm", "bmm", "baddbmm", "convolution")}
 
@@ -83,14 +67,12 @@ def compile_inner(
     # Nor does it know of our code.
     tag = f"{torch.compiler.config.cache_key_tag} {_own_code()}, donated {get_donated_idxs()}"
     with (
-        ExitStack() as changed,
         config.patch({**RANDOM, **own, **settings, **more}),
         torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
         remembered_probes(),
         noting_origins(gm),
+        changed_kernels(),
     ):
-        for change in KERNELS:
-            changed.enter_context(change())
         compiled = compile_fx.compile_fx_inner(gm, example_inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
     run = launched_graph(compiled) if cpp_wrapper else short_call(compiled, example_inputs)
     run.kernels = lambda inputs: kernels_of(compiled)  # type: ignore[attr-defined]

@@ -32,7 +32,7 @@ def correct_overlap() -> None:
 def _rows_overlap(a: Tensor, b: Tensor) -> bool:
     """Whether two matrices with equal, longer strides from row to row share elements.
 
-    torch (2.11 to 2.13) asks whether the rows of the second fit between those of the first, but not whether they begin
+    torch (2.11 to 2.15) asks whether the rows of the second fit between those of the first, but not whether they begin
     behind these: `x[:-1, :2]` and `x[1:, :2]` would not overlap.
     """
     if a.dim() != 2 or b.dim() != 2 or a.stride() != b.stride() or a.stride(1) != 1 or not a.numel() or not b.numel():

@@ -8,7 +8,7 @@ below 1 recomputes from inputs that the function has changed since (running stat
 
 import operator
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -141,9 +141,10 @@ def _keep_readers_of_mutated_inputs(graph: Graph) -> None:
                 node.meta.update(recompute=CheckpointPolicy.MUST_SAVE, saved_because=reason)
 
 
-def _merge_equal_nodes(graph: Graph) -> Graph:
-    """`fx_graph_cse`, but no two draws are equal."""
-    merge_equal_nodes(graph, apart=set(filter(is_random, graph.nodes)))
+def _merge_equal_nodes(graph: Graph, extra_node_key: Callable[[Node], Hashable] | None = None) -> Graph:
+    """`fx_graph_cse`, but no two draws are equal; torch 2.13 has no second argument."""
+    kind = {"kind": extra_node_key} if extra_node_key is not None else {}
+    merge_equal_nodes(graph, apart=set(filter(is_random, graph.nodes)), **kind)
     return graph
 
 

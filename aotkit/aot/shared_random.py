@@ -37,14 +37,17 @@ def _correct_checkpoints() -> None:
     torch puts its generators back for that; here the number of draws is put back. It runs outside of the mode.
     """
     checkpoint: Any = torch.utils.checkpoint
-    original = checkpoint._checkpoint_without_reentrant_generator
+    # Up to torch 2.14 (or so) the second is all there is; then it calls the first. Both take the function first.
+    names = ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
+    name = next(name for name in names if hasattr(checkpoint, name))
+    original = getattr(checkpoint, name)
 
     @functools.wraps(original)
     def generator(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         active = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, SharedRandom)]
         return original(_repeated(fn, active[-1].draws) if active else fn, *args, **kwargs)
 
-    checkpoint._checkpoint_without_reentrant_generator = generator
+    setattr(checkpoint, name, generator)
 
 
 def _repeated(fn: Callable[..., Any], draws: Draws) -> Callable[..., Any]:

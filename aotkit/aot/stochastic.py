@@ -4,6 +4,7 @@ Which digits of a result rounding decides is what changes from one such run to t
 Carlo Arithmetic", UCLA CSD-970002, 1997.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,13 +13,18 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from aotkit.precision import operand_eps
+
 TYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
 
 
 # Operators may be missing in float64, such as conversions to it.
 LOOK_AHEAD = 8
+# The standard deviation of what rounding to nearest leaves, in units in the last place.
+HALF_UNIT = 0.3
 
 Types = list[tuple[Any, list[torch.dtype]]]
+Exactness = list[tuple[Any, bool]]
 
 
 class ResultTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -46,13 +52,17 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     So what depends only on values that were never rounded stays as it is: a comparison or the rounding of an input.
     """
 
-    def __init__(self, types: Types, amount: Callable[[torch.dtype], float], seed: int) -> None:
+    def __init__(
+        self, types: Types, amount: Callable[[torch.dtype], float], seed: int, exactness: Exactness | None = None
+    ) -> None:
         """Set up.
 
         Args:
             types: of the results of the same operators in the run whose rounding is meant; this one is in float64.
             amount: the standard deviation of the relative amounts, for a type.
             seed: of the amounts.
+            exactness: each operator that ran before, and whether its results were exact; filled in the first run. To
+                find out takes as long as the operator itself.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._types = types
@@ -60,6 +70,9 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._narrow: torch.dtype = torch.float64
         self._amount = amount
         self._seed = seed
+        self._exactness: Exactness = [] if exactness is None else exactness
+        self._is_first = not self._exactness
+        self._ran = 0
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def __torch_dispatch__(
@@ -67,17 +80,31 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         self._narrow = self._next_type(func)
-        results = func(*args, **kwargs)
         if func.is_view or torch.Tag.nondeterministic_seeded in func.tags:
-            return results
-        if all(self._is_exact(result) for result in tree_leaves(results)):
-            return results
+            return func(*args, **kwargs)
+        exact = self._known(func)
+        if exact is not False or func._schema.is_mutable:
+            results = func(*args, **kwargs)
+            if exact is None:
+                exact = all(self._is_exact(result) for result in tree_leaves(results))
+                if self._is_first:
+                    self._exactness.append((func, exact))
+            if exact:
+                return results
         if func._schema.is_mutable:
             for tensor in tree_leaves(results):
                 if isinstance(tensor, Tensor):
                     tensor.copy_(self._moved(tensor))
             return results
-        return tree_map(self._moved, func(*tree_map(self._moved, args), **tree_map(self._moved, kwargs)))
+        given = functools.partial(self._moved, func=func)
+        return tree_map(self._moved, func(*tree_map(given, args), **tree_map(given, kwargs)))
+
+    def _known(self, func: Any) -> bool | None:
+        """Whether the results of the next operator were exact in an earlier run; None if there was none like it."""
+        at, self._ran = self._ran, self._ran + 1
+        if self._is_first or at >= len(self._exactness) or self._exactness[at][0] is not func:
+            return None
+        return self._exactness[at][1]
 
     def _next_type(self, func: Any) -> torch.dtype:
         """The narrowest type among the results that an operator had; that of the operator before, where it had none."""
@@ -97,18 +124,25 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         unrounded = value.round() if narrow is value.dtype else value.to(narrow).to(value.dtype)
         return bool(((value == unrounded) | ~value.isfinite()).all())
 
-    def _moved(self, value: Any) -> Any:
-        """Off by random amounts; again values of the narrow type, so that what copies them is exact."""
+    def _moved(self, value: Any, func: Any = None) -> Any:
+        """Off by random amounts; again values of the narrow type, so that what copies them is exact.
+
+        Args:
+            func: the operator that reads the value, perhaps fewer of its digits than there are.
+        """
         if not _is_rounded(value):
             return value
         if value.is_complex():
-            return torch.view_as_complex(self._moved(torch.view_as_real(value.resolve_conj())))
+            return torch.view_as_complex(self._moved(torch.view_as_real(value.resolve_conj()), func))
         generator = self._generators.get(value.device)
         if generator is None:
             generator = self._generators[value.device] = torch.Generator(value.device).manual_seed(self._seed)
         narrow = self._narrow_of(value)
         noise = torch.empty_like(value, dtype=torch.float32).normal_(generator=generator)
-        moved = (value * (1 + self._amount(narrow) * noise)).to(narrow).to(value.dtype)
+        amount = self._amount(narrow)
+        if func is not None and narrow is torch.float32:
+            amount = max(amount, HALF_UNIT * operand_eps(func, value.device))
+        moved = (value * (1 + amount * noise)).to(narrow).to(value.dtype)
         return torch.where(moved.isfinite(), moved, value)
 
     def _narrow_of(self, value: Tensor) -> torch.dtype:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C._dynamo.guards import TensorGuards
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from aotkit.aot import native
 
@@ -64,6 +65,16 @@ def has_plain_memory(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
 
 
+def is_for_dynamo(tensor: Tensor) -> bool:
+    """Whether TorchDynamo may have an input that direct tracing cannot have.
+
+    Of subclasses it may have those that tell how they are made of plain tensors, as DTensor does: what others override
+    by `__torch_function__` gets lost in a graph.
+    """
+    plain = type(tensor) in (Tensor, nn.Parameter, nn.Buffer)
+    return has_plain_memory(tensor) and (plain or is_traceable_wrapper_subclass(tensor))
+
+
 def identity_pattern(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     """For each tensor the first that is the same; () if all are different."""
     ids = [id(t) for t in tensors]
@@ -92,12 +103,17 @@ def memory_pattern(tensors: Sequence[Tensor], offsets: bool = False) -> Hashable
     return begins, tuple(shared)
 
 
+def has_storage(value: Any) -> bool:
+    """Whether this is a tensor with memory of its own: neither sparse nor a subclass that wraps others."""
+    return isinstance(value, Tensor) and value.layout is torch.strided and not is_traceable_wrapper_subclass(value)
+
+
 def mutation_pattern(inputs: Sequence[Any], mutated: Sequence[int]) -> Hashable:
     """How these of the inputs share memory with others, as far as it matters to a graph that mutates them; () if not.
 
     TorchDynamo does not see to it that inputs that were apart stay so.
     """
-    where = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
+    where = [i for i, x in enumerate(inputs) if has_storage(x)]
     storages = {i: inputs[i].untyped_storage()._cdata for i in where}
     written = {storages[i] for i in mutated if i in storages}
     close = [i for i in where if storages[i] in written]
@@ -135,7 +151,7 @@ def hidden_overlap(tensors: Sequence[Any]) -> bool:
 
     AOTAutograd knows nothing of such sharing: a graph that mutates one of them would not show it in the other.
     """
-    storages = {s._cdata: s for s in (t.untyped_storage() for t in tensors if isinstance(t, Tensor))}
+    storages = {s._cdata: s for s in (t.untyped_storage() for t in tensors if has_storage(t))}
     begins = sorted((s.data_ptr(), s.nbytes()) for s in storages.values() if s.data_ptr())
     return any(a + size > b for (a, size), (b, _) in itertools.pairwise(begins))
 

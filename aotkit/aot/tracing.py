@@ -33,9 +33,15 @@ class CompileLock:
         if getattr(self._thread, "is_awaited", False):
             raise RuntimeError("A function would have to be compiled in a thread that the check of another waits for.")
         self._lock.acquire()
+        self._thread.holds = getattr(self._thread, "holds", 0) + 1
 
     def __exit__(self, *error: object) -> None:
+        self._thread.holds -= 1
         self._lock.release()
+
+    def is_held_here(self) -> bool:
+        """Whether this thread is compiling something."""
+        return getattr(self._thread, "holds", 0) > 0
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
@@ -113,12 +119,18 @@ def trace(
     return replace(compiled, layouts=_other_layouts(shape_env, fakes))
 
 
-def compile_captured(gm: GraphModule, example_inputs: Sequence[Any], **compilers: Any) -> Compiled:
-    """The same for a graph that Dynamo captured: Dynamo's tracing context, fake tensors and guards are in force."""
+def compile_captured(
+    gm: GraphModule, example_inputs: Sequence[Any], *, writes_inputs: bool, **compilers: Any
+) -> Compiled:
+    """The same for a graph that Dynamo captured: Dynamo's tracing context, fake tensors and guards are in force.
+
+    Args:
+        writes_inputs: whether the graph may itself write to inputs that are mutated.
+    """
     from torch._guards import TracingContext
 
     with settings():
-        call = _aot(gm, example_inputs, **compilers)
+        call = _aot(gm, example_inputs, keep_inference_input_mutations=writes_inputs, **compilers)
     context = TracingContext.try_get()
     return _compiled(call, context.fw_metadata if context else None, None)
 

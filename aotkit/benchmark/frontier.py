@@ -32,7 +32,7 @@ def frontier(
     *args: Any,
     backend: BackendSpec = "auto",
     device: Device | None = None,
-    capture: Capture = "aot",
+    capture: Capture = "auto",
     random: Randomness = "shared",
     progress: Callable[[str], None] | None = None,
     **kwargs: Any,

@@ -11,4 +11,7 @@ from aotkit.culprit.finding import find
 from aotkit.culprit.result import Culprit
 from aotkit.culprit.trials import replay
 
-__all__ = ["Culprit", "find", "replay", "replay_partition"]
+# How long the search may take that nobody asked for.
+SECONDS = 20.0
+
+__all__ = ["SECONDS", "Culprit", "find", "replay", "replay_partition"]

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit import aot, checker
+from aotkit.budget import Budget
 from aotkit.comparison import CheckReport
 from aotkit.copies import Plan, at_once, run_on_copies
 from aotkit.culprit.joint_pieces import joint_piece
@@ -46,12 +47,18 @@ class Cuts:
     """
 
     def __init__(
-        self, joint: GraphModule, inputs: Sequence[Tensor], random: Sequence[Tensor], partition: Partitioner
+        self,
+        joint: GraphModule,
+        inputs: Sequence[Tensor],
+        random: Sequence[Tensor],
+        partition: Partitioner,
+        budget: Budget,
     ) -> None:
         self.joint = joint
         self._inputs = inputs
         self._random = random
         self._partition = partition
+        self._budget = budget
         self.left = MOST_PARTITIONS
 
     def outputs(self, steps: Sequence[Step]) -> list[Node]:
@@ -65,7 +72,7 @@ class Cuts:
         Args:
             outputs: what it returns; by default `outputs(steps)`.
         """
-        if not self.left:
+        if not self.left or self._budget.is_used_up:
             return None
         self.left -= 1
         try:
@@ -93,11 +100,15 @@ class Cuts:
     ) -> CheckReport:
         with aot.random_state():
             aot.set_random_states(self._random)
-            return replay_partition(joint, inputs, partition, num_fwd_outputs)
+            return replay_partition(joint, inputs, partition, num_fwd_outputs, self._budget)
 
 
 def replay_partition(
-    joint: GraphModule, inputs: Sequence[Tensor], partition: Partitioner, num_fwd_outputs: int
+    joint: GraphModule,
+    inputs: Sequence[Tensor],
+    partition: Partitioner,
+    num_fwd_outputs: int,
+    limit: Budget | None = None,
 ) -> CheckReport:
     """Partition one joint graph, and compare what the two parts compute with the whole; the check is aotkit's own.
 
@@ -106,6 +117,7 @@ def replay_partition(
     Args:
         inputs: primals, then tangents.
         num_fwd_outputs: how many of the graph's outputs are the function's; the others are gradients.
+        limit: time of which the check takes its own.
     """
     num_primals = len(inputs) - len(aot.tangents_of(joint))
 
@@ -125,7 +137,9 @@ def replay_partition(
             return _apart([*results[:num_fwd_outputs], *second.run(*saved, *tensors[num_primals:])])
 
         names = [n.name for n in joint.graph.find_nodes(op="placeholder")]
-        return checker.check("the partition", names, at_once(cut), at_once(whole), inputs, want, plan)
+        return checker.check(
+            "the partition", names, at_once(cut), at_once(whole), inputs, want, plan, layouts=False, limit=limit
+        )
 
 
 def _apart(results: Sequence[Any]) -> list[Any]:

@@ -5,12 +5,13 @@ from dataclasses import replace
 
 from torch.fx import Node
 
+from aotkit.budget import Budget
 from aotkit.comparison import CheckReport
 from aotkit.culprit.joint import wrong_before_compilers
 from aotkit.culprit.minimise import left_out, smallest
 from aotkit.culprit.parts import Part, Recorder, compiler_of
 from aotkit.culprit.prefixes import first_wrong_prefix
-from aotkit.culprit.result import Culprit, NotFound
+from aotkit.culprit.result import Culprit, NotFound, ensure_time
 from aotkit.culprit.script import compiler_script
 from aotkit.culprit.subgraphs import live_values, nodes_of, steps_of
 from aotkit.culprit.trials import Trial, Trials
@@ -19,7 +20,7 @@ from aotkit.inspection.source import source_line
 from aotkit.recipe import Recipe
 
 
-def find(recipe: Recipe, attempt: Callable[[Recipe], CheckReport]) -> Culprit | str:
+def find(recipe: Recipe, attempt: Callable[[Recipe, Budget], CheckReport], budget: Budget) -> Culprit | str:
     """The first wrong node of a compilation that failed its check; or in words why none was found.
 
     Compiles up to `MOST_COMPILATIONS` pieces of graphs, and the function itself a few times.
@@ -27,9 +28,17 @@ def find(recipe: Recipe, attempt: Callable[[Recipe], CheckReport]) -> Culprit | 
     Args:
         recipe: what failed.
         attempt: compiles the same function for the same inputs by another recipe, and checks it.
+        budget: the time for it, the check's part of each attempt as well; none begins when it is used up.
     """
+
+    def timed(other: Recipe) -> CheckReport:
+        ensure_time(budget)
+        report = attempt(other, budget)
+        ensure_time(budget)  # else it may have passed for want of time
+        return report
+
     try:
-        return _find(recipe, attempt)
+        return _find(recipe, timed, budget)
     except NotFound as e:
         reason = str(e)
     except Exception as e:  # the mismatch is what the user has to see
@@ -37,20 +46,20 @@ def find(recipe: Recipe, attempt: Callable[[Recipe], CheckReport]) -> Culprit | 
     return f"the first wrong node was not found: {reason}"
 
 
-def _find(recipe: Recipe, attempt: Callable[[Recipe], CheckReport]) -> Culprit:
+def _find(recipe: Recipe, attempt: Callable[[Recipe], CheckReport], budget: Budget) -> Culprit:
     recorder = Recorder()
     if not attempt(replace(recipe, backend=recorder.backend(recipe.backend))).passed:
-        return wrong_before_compilers(recipe, recorder.parts, attempt)
+        return wrong_before_compilers(recipe, recorder.parts, attempt, budget)
     forward = recorder.parts.get("fw_compiler") or recorder.parts["inference_compiler"]
     if (backward := recorder.parts.get("bw_compiler")) is None:
-        return _in_part(recipe, forward)
+        return _in_part(recipe, forward, budget)
     only_forward = Recorder().backend(recipe.backend, keep_forward=True)
     is_forward_right = attempt(replace(recipe, backend=only_forward)).passed
-    return _in_part(recipe, backward if is_forward_right else forward)
+    return _in_part(recipe, backward if is_forward_right else forward, budget)
 
 
-def _in_part(recipe: Recipe, part: Part) -> Culprit:
-    trials = Trials(part, compiler_of(recipe.backend, part.compiler))
+def _in_part(recipe: Recipe, part: Part, budget: Budget) -> Culprit:
+    trials = Trials(part, compiler_of(recipe.backend, part.compiler), budget)
     if (whole := trials.whole()) is None:
         raise NotFound(f"compiled and called on its own, the {part.name} is right")
     steps = steps_of(part.gm)
@@ -81,4 +90,6 @@ def _culprit(recipe: Recipe, trials: Trials, node: Node, trial: Trial) -> Culpri
         difference="; ".join(f"{c.what} {c.problem}" for c in trial.report.comparisons if c.problem),
         graph=trial.gm,
     )
+    if trials.budget.is_used_up:
+        return culprit
     return replace(culprit, script=compiler_script(culprit, recipe, trials.part.compiler, trial))

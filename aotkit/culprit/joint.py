@@ -9,13 +9,14 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit import aot, checker
+from aotkit.budget import Budget
 from aotkit.comparison import CheckReport
 from aotkit.copies import Plan, at_once, run_on_copies
 from aotkit.culprit.cuts import Cuts
 from aotkit.culprit.minimise import smallest_cut
 from aotkit.culprit.parts import Part, Recorder
 from aotkit.culprit.reference import Reference
-from aotkit.culprit.result import Culprit
+from aotkit.culprit.result import Culprit, NotFound
 from aotkit.culprit.script import partitioner_script
 from aotkit.culprit.subgraphs import steps_of
 from aotkit.inspection.source import source_line
@@ -23,7 +24,7 @@ from aotkit.recipe import Recipe
 
 
 def wrong_before_compilers(
-    recipe: Recipe, parts: Mapping[str, Part], attempt: Callable[[Recipe], CheckReport]
+    recipe: Recipe, parts: Mapping[str, Part], attempt: Callable[[Recipe], CheckReport], budget: Budget
 ) -> Culprit:
     """What is wrong where the reference, run on both graphs, differs from eager.
 
@@ -31,16 +32,24 @@ def wrong_before_compilers(
 
     Args:
         parts: the recorded graphs of the recipe.
+        budget: the time for the search.
+
+    Raises:
+        NotFound: the trace itself differs from eager, but not every time.
     """
     keeper = _JointKeeper()
     trusted = replace(recipe, backend=Recorder().backend(recipe.backend), partition=keeper)
     if attempt(trusted).passed:
-        return _wrong_cut(recipe, parts, keeper)
+        return _wrong_cut(recipe, parts, keeper, budget)
     trusted = replace(trusted, backend=replace(trusted.backend, joint_pass=None))
     if attempt(trusted).passed:
         return Culprit("joint pass")
     trusted = replace(trusted, backend=replace(trusted.backend, decompositions={}))
-    return Culprit("decompositions" if attempt(trusted).passed else "trace")
+    if attempt(trusted).passed:
+        return Culprit("decompositions")
+    if attempt(trusted).passed:
+        raise NotFound("the graphs differ from eager without any compiler, but not every time")
+    return Culprit("trace")
 
 
 class _JointKeeper:
@@ -64,7 +73,7 @@ class _JointKeeper:
         return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
 
-def _wrong_cut(recipe: Recipe, parts: Mapping[str, Part], keeper: _JointKeeper) -> Culprit:
+def _wrong_cut(recipe: Recipe, parts: Mapping[str, Part], keeper: _JointKeeper, budget: Budget) -> Culprit:
     """The first node of the two graphs whose value is not that of the joint graph's node of the same name."""
     joint, forward, backward = keeper.joint, parts["fw_compiler"], parts["bw_compiler"]
     assert joint is not None  # it was partitioned
@@ -93,13 +102,15 @@ def _wrong_cut(recipe: Recipe, parts: Mapping[str, Part], keeper: _JointKeeper) 
         aot.set_random_states(forward.random)
         plan = Plan(aot.generators_of(joint))
         want = run_on_copies(at_once(whole), inputs, plan)
-        report = checker.check("the cut", names, at_once(cut), at_once(whole), inputs, want, plan)
+        report = checker.check(
+            "the cut", names, at_once(cut), at_once(whole), inputs, want, plan, layouts=False, limit=budget
+        )
     named = {f"output {i}": node for i, node in enumerate(nodes)}
     wrong = [(named[c.what], c.problem) for c in report.comparisons if c.problem and c.what in named]
     culprit = _described(*wrong[0]) if wrong else Culprit("partition")
     node = in_joint[culprit.node] if culprit.node else None
-    found = smallest_cut(Cuts(joint, inputs, forward.random, recipe.partition), steps_of(joint), node)
-    if found is None:
+    found = smallest_cut(Cuts(joint, inputs, forward.random, recipe.partition, budget), steps_of(joint), node)
+    if found is None or budget.is_used_up:
         return culprit
     return replace(culprit, graph=found.joint, script=partitioner_script(culprit, recipe, found))
 

@@ -5,11 +5,22 @@ from pathlib import Path
 
 from torch.fx import GraphModule
 
+from aotkit.budget import Budget
 from aotkit.inspection.source import SourceLine
 
 
 class NotFound(Exception):
     """Not for users: no culprit; the message says why."""
+
+
+def ensure_time(budget: Budget) -> None:
+    """Stop a search whose time is used up.
+
+    Raises:
+        NotFound: it is.
+    """
+    if budget.is_used_up:
+        raise NotFound("there was no more time; error.report.find_culprit() looks for it as long as it takes")
 
 
 @dataclass(frozen=True)
@@ -51,7 +62,8 @@ class Culprit:
     def __str__(self) -> str:
         advice = '; write a script with error.report.culprit.write("repro.py")' if self.script else ""
         if self.node is None:
-            return f"the {self.part} is wrong: the graphs differ from eager without any compiler{advice}"
+            whose = "PyTorch's trace" if self.part == "trace" else f"the {self.part}"
+            return f"{whose} is wrong: the graphs differ from eager without any compiler{advice}"
         where = f", at {self.line}: {self.line.code}" if self.line else ""
         operator = f" ({self.operator})" if self.operator else ""
         return f"first wrong: {self.node}{operator} of the {self.part}{where}{advice}"

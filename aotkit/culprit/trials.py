@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit import aot, checker
+from aotkit.budget import Budget
 from aotkit.comparison import CheckReport
 from aotkit.copies import Plan, at_once, run_on_copies
 from aotkit.culprit.parts import Part
 from aotkit.culprit.reference import Reference
-from aotkit.culprit.result import NotFound
+from aotkit.culprit.result import NotFound, ensure_time
 from aotkit.culprit.subgraphs import Step, extract, inputs_of, live_values, nodes_of
 from aotkit.input_copies import copy_inputs
 from aotkit.interfaces import GraphCompiler
@@ -41,11 +42,13 @@ class Trials:
 
     Attributes:
         part: the part.
+        budget: the time for all of them.
         left: how many more attempts there may be.
     """
 
-    def __init__(self, part: Part, compiler: GraphCompiler) -> None:
+    def __init__(self, part: Part, compiler: GraphCompiler, budget: Budget) -> None:
         self.part = part
+        self.budget = budget
         self._compiler = compiler
         self.left = MOST_COMPILATIONS
 
@@ -71,17 +74,20 @@ class Trials:
         """A graph on these inputs, if it is wrong.
 
         Raises:
-            NotFound: there were too many attempts.
+            NotFound: there were too many attempts, or there is no time for another.
         """
+        ensure_time(self.budget)
         if not self.left:
             raise NotFound(f"{MOST_COMPILATIONS} compilations did not suffice to find the first wrong node")
         self.left -= 1
         with aot.random_state():
             aot.set_random_states(self.part.random)
             try:
-                report = replay(gm, inputs, self._compiler)
+                report = replay(gm, inputs, self._compiler, self.budget)
             except Exception:  # a piece that the compiler cannot take tells nothing
                 return None
+        if report.undecided:
+            ensure_time(self.budget)
         return None if report.passed else Trial(gm, inputs, report)
 
 
@@ -101,10 +107,16 @@ def values_of(
         return [copy_inputs([reference.values[n]])[1][0] for n in nodes]
 
 
-def replay(gm: GraphModule, inputs: Sequence[Tensor], compiler: GraphCompiler) -> CheckReport:
+def replay(
+    gm: GraphModule, inputs: Sequence[Tensor], compiler: GraphCompiler, limit: Budget | None = None
+) -> CheckReport:
     """Compile one graph, and compare what it computes with its operators run one by one; the check is aotkit's own.
 
-    Random operators draw the same numbers in both. The graph is left as it is.
+    Random operators draw the same numbers in both. The graph is left as it is. How results are laid out is up to the
+    compiler: they may be of the middle of a graph.
+
+    Args:
+        limit: time of which the check takes its own.
     """
 
     def reference(tensors: list[Tensor]) -> Any:
@@ -120,4 +132,4 @@ def replay(gm: GraphModule, inputs: Sequence[Tensor], compiler: GraphCompiler) -
             return list(run(tensors) if getattr(run, "_boxed_call", False) else run(*tensors))
 
         runs = at_once(compiled), at_once(reference)
-        return checker.check("the compiled graph", names, *runs, inputs, want, plan)
+        return checker.check("the compiled graph", names, *runs, inputs, want, plan, layouts=False, limit=limit)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 import aotkit
 from aotkit.aot.allocations import most_allocated
 from aotkit.aot.borrowed_rows import Loan, sources
+from tests.kernel_changes import needs_change
 
 # As Inductor writes it: each program doubles some rows, and sums columns of these and of their squares.
 KERNEL = """
@@ -127,6 +128,7 @@ def leaves(shape, dtype):
     return [torch.randn(size, device="cuda", dtype=dtype, requires_grad=True) for size in shapes]
 
 
+@needs_change("mixed_reductions")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("shape", [(2, 2048, 2048), (1, 2048, 12288), (32, 512, 400)], ids=str)
@@ -149,6 +151,7 @@ def test_a_normalisation_holds_no_more_than_eager(shape, dtype):
     assert held <= of_eager
 
 
+@needs_change("mixed_reductions")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(("function", "number"), [(rms_norm, 2), (add_norm, 2), (with_dropout, 1)])
 def test_rows_are_borrowed_where_parts_matter(function, number):

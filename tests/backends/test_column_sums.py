@@ -7,8 +7,12 @@ import torch.nn.functional as F
 
 import aotkit
 from aotkit.aot import borrowed_rows, mixed_reductions
+from tests.kernel_changes import needs_change
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    needs_change("mixed_reductions"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
 
 @pytest.fixture(autouse=True)

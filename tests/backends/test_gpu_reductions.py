@@ -29,6 +29,7 @@ from aotkit.aot.early_lookups import lookups_first
 from aotkit.aot.mixed_reductions import programs
 from aotkit.aot.partial_sums import added_up, kernel_that_adds_up, nodes_added_up
 from aotkit.aot.row_reductions import warps, whole_rows
+from tests.kernel_changes import needs_change
 from tests.sweeping import GPU_KIND
 
 H200 = 132  # multiprocessors
@@ -56,6 +57,7 @@ def in_one_go():
     return is_persistent
 
 
+@needs_change("whole_rows")
 def test_long_rows_are_reduced_in_one_go_and_longer_ones_and_columns_are_not(in_one_go):
     assert not in_one_go(4096)
     with whole_rows():
@@ -67,6 +69,7 @@ def test_long_rows_are_reduced_in_one_go_and_longer_ones_and_columns_are_not(in_
     assert not in_one_go(4096)
 
 
+@needs_change("whole_rows")
 def test_somebody_elses_choices_stay(in_one_go):
     class Others(InductorChoices):
         pass
@@ -131,6 +134,7 @@ def mean_of_rows(table, rows):
     return table[rows, 3].mean()
 
 
+@needs_change("stored_gathers")
 @pytest.mark.parametrize(("function", "moves"), [(mean_loss, True), (mean_of_rows, False)])
 def test_what_a_loss_looks_up_is_looked_up_with_what_is_made_of_its_row(device, monkeypatch, function, moves):
     monkeypatch.setattr(gathered, "is_on_gpu", lambda value: True)
@@ -186,6 +190,7 @@ def test_the_sum_of_a_softmax_is_as_exact_as_its_type(device, width):
     assert error <= 2 * (eager - exact)[finite].abs().max() + 1e-6
 
 
+@needs_change("quick_softmax_sums")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_exponentials_are_quick_where_only_their_sum_is_needed():
     x, targets = torch.randn(64, 4096, device="cuda"), torch.zeros(64, dtype=torch.int64, device="cuda")
@@ -325,6 +330,7 @@ def test_kernels_that_begin_while_another_one_ends_read_what_it_has_written(back
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-2)
 
 
+@needs_change("dependent_launches")
 @pytest.mark.skipif(not is_hopper(), reason="needs a CUDA device of compute capability 9.0")
 def test_kernels_that_begin_early_wait_and_others_do_not():
     fast = aotkit.compile(loss_of_a_layer, backend="inductor", partition="nx_min_cut")

@@ -7,6 +7,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import aotkit
 from aotkit.aot.inductor import decompositions
 from aotkit.aot.narrow_sums import conversion_of
+from tests.kernel_changes import needs_change
 
 ROWS, WIDTH = 4096, 1024
 
@@ -80,6 +81,7 @@ def test_sums_are_converted_once(function, shape):
         torch.testing.assert_close(value, true.to(value.dtype), rtol=2 * resolution, atol=100 * resolution)
 
 
+@needs_change("narrow_sums")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_no_kernel_but_the_one_that_adds_up_converts():
     kernels = aotkit.compile(viewed_and_converted, backend="inductor").explain(torch.randn(ROWS, WIDTH, device="cuda"))

@@ -322,3 +322,13 @@ def test_a_backend_that_has_no_name_elsewhere():
 
     culprit = culprit_of(two_sines, torch.randn(4), torch.randn(4), backend=local)
     assert "FILL IN" in culprit.script
+
+
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+def test_no_search_that_nobody_asked_for_takes_long(capture, monkeypatch):
+    monkeypatch.setattr("aotkit.culprit.SECONDS", 0)
+    wrong = faults.compiler(calls(aten.cos.default), faults.other_operator)
+    error = failed(two_sines, torch.randn(4), torch.randn(4), backend=wrong, capture=capture)
+    assert "error.report.find_culprit() looks for it" in str(error)
+    assert error.report.find_culprit().operator == "aten.cos.default"
+    assert error.report.culprit.operator == "aten.cos.default"

@@ -23,7 +23,7 @@ def test_computes_what_eager_computes(splits, name):
     assert not splits[name].draws_in_both()
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning", "ignore:The TorchScript type system:UserWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit", "ignore:The TorchScript type system:UserWarning")
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_functorchs_compiler_takes_the_graphs(name):
     """Each partitioner is one for `aot_function`, too, and `ts_compile` scripts what it gives."""

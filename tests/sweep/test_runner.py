@@ -33,7 +33,6 @@ def work(pipe, log):
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "work", work)
     monkeypatch.setattr(runner, "FOLDER", tmp_path)
-    monkeypatch.setattr(runner, "TIME_LIMIT", 15.0)
     return tmp_path
 
 
@@ -42,10 +41,11 @@ def failures(results):
 
 
 @pytest.mark.sweep
-def test_a_crash_or_a_timeout_costs_one_sample():
+def test_a_crash_or_a_timeout_costs_one_sample(monkeypatch):
+    monkeypatch.setattr(runner, "TIME_LIMIT", 60.0)
     found = failures(runner.run([SLOW, CRASHING, GOOD]))
     assert found == {
-        SLOW: [(2, "Timeout", "it took over 15 s")],
+        SLOW: [(2, "Timeout", "it took over 60 s")],
         CRASHING: [(1, "Crash", "exit code 3"), (3, "Crash", "SIGKILL")],
         GOOD: [],
     }

@@ -1,0 +1,105 @@
+"""The strides of a graph's results are those of eager: decompositions, and passes that pad products, change them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._guards import TracingContext
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+aten = torch.ops.aten
+PROMISED = "aotkit_strides"  # in the metadata of a graph's output: what `keep_strides` was given
+
+
+def strides_of(values: Sequence[Any]) -> list[Sequence[Any] | None]:
+    """The strides of values; None for what is no strided tensor."""
+    tensors = (v if isinstance(v, Tensor) and v.layout is torch.strided else None for v in values)
+    return [None if t is None else t.stride() for t in tensors]
+
+
+def strides_of_captured(gm: GraphModule) -> list[Sequence[Any] | None]:
+    """The strides that the outputs of a graph that Dynamo captured have in eager."""
+    results: Any = gm.graph.output_node().args[0]
+    return strides_of([r.meta.get("example_value") if isinstance(r, Node) else None for r in results])
+
+
+def promise_strides(gm: GraphModule, num_outputs: int, of_outputs: Sequence[Sequence[Any] | None]) -> None:
+    """See to it that what a user sees of a forward graph has eager's strides.
+
+    Args:
+        num_outputs: how many results a user sees; the others are saved.
+        of_outputs: of the function's outputs, as far as they are known.
+    """
+    output = gm.graph.output_node()
+    results: Any = output.args[0]
+    # Inductor keeps those of these results alone; it pads others for faster products.
+    output.meta["user_visible_output_idxs"] = [i for i, n in enumerate(results[:num_outputs]) if isinstance(n, Node)]
+    output.meta[PROMISED] = _by_result(of_outputs)
+    keep_strides(gm)
+
+
+def _by_result(of_outputs: Sequence[Sequence[Any] | None]) -> Mapping[int, Sequence[Any]]:
+    """Number of a result of the forward graph -> strides. Mutated inputs come before outputs."""
+    from torch._functorch._aot_autograd.schemas import OutputType
+
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context else None
+    if metadata is None or metadata.tokens or len(metadata.output_info) != len(of_outputs):
+        return {}
+    first = len(metadata.mutated_inp_runtime_indices)
+    own = (OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view)
+    pairs = enumerate(zip(metadata.output_info, of_outputs, strict=True))
+    return {first + i: strides for i, (info, strides) in pairs if strides is not None and info.output_type in own}
+
+
+def keep_strides(gm: GraphModule) -> None:
+    """Copy results that have come to have other strides than promised; once more after passes that pad products."""
+    output = gm.graph.output_node()
+    results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    for i, strides in output.meta.get(PROMISED, {}).items():
+        node = results[i]
+        value = node.meta.get("val") if isinstance(node, Node) else None
+        if not isinstance(value, Tensor) or _are_equal(value.shape, value.stride(), strides):
+            continue
+        if (order := _order(value.shape, strides)) is not None:
+            copied = _copied(gm.graph, node, order)
+            # What is saved is the copy, too: else both would stay in memory.
+            results = [copied if r is node else r for r in results]
+    output.args = (tuple(results),)
+    gm.recompile()
+
+
+def _are_equal(shape: Sequence[Any], strides: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether strides are the same where that can be seen: not in dimensions of size 1."""
+    if len(strides) != len(others):
+        return False
+    pairs = zip(shape, strides, others, strict=True)
+    return all(statically_known_true(n == 1) or statically_known_true(a == b) for n, a, b in pairs)
+
+
+def _order(shape: Sequence[Any], strides: Sequence[Any]) -> list[int] | None:
+    """The order of dimensions in which values with these strides lie in memory without a gap; None if they do not."""
+    dims = range(len(shape))
+    if all(type(n) is int for n in (*shape, *strides)):
+        dims = sorted(dims, key=lambda d: (-strides[d], d))  # type: ignore[assignment]
+    dense = [math.prod(shape[e] for e in list(dims)[at + 1 :]) for at in range(len(shape))]
+    return list(dims) if _are_equal([shape[d] for d in dims], [strides[d] for d in dims], dense) else None
+
+
+def _copied(graph: Graph, node: Node, order: Sequence[int]) -> Node:
+    back = [order.index(d) for d in range(len(order))]
+    contiguous = {"memory_format": torch.contiguous_format}
+    steps = (
+        (aten.permute.default, (order,), {}),
+        (aten.clone.default, (), contiguous),
+        (aten.permute.default, (back,), {}),
+    )
+    with graph.inserting_before(graph.output_node()):
+        for target, args, keywords in steps:
+            made = graph.call_function(target, (node, *args), keywords)
+            made.meta = {**node.meta, "val": target(node.meta["val"], *args, **keywords)}
+            node = made
+    return node

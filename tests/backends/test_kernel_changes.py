@@ -1,0 +1,49 @@
+"""Changes to how Inductor writes kernels that this version of torch does not allow are off, alone, and reported."""
+
+import pytest
+import torch
+
+import aotkit
+from aotkit.aot import kernel_changes
+from aotkit.aot.kernel_changes import CHANGES, Change, switched_off
+from aotkit.cli import machine
+
+THIS = tuple(map(int, torch.__version__.split(".")[:2]))
+
+
+def reported():
+    return [f for f in machine.findings() if f.subject == "kernel changes"]
+
+
+def test_those_that_were_tried_with_this_torch_are_on():
+    assert switched_off().keys() == {change.name for change in CHANGES if change.newest < THIS}
+    assert ("2.13" in " ".join(f.problem for f in reported())) == (THIS > (2, 13))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (Change("realizing.without_stored_random_bits", (2, 10)), "written for torch up to 2.10"),
+        (Change("realizing.renamed", THIS), "not in this torch: module 'aotkit.aot.realizing' has no attribute"),
+        (Change("removed.change", THIS), "not in this torch: No module named"),
+    ],
+)
+def test_one_that_cannot_be_made_is_off_with_a_reason_and_the_others_stay(change, reason, monkeypatch):
+    before = switched_off()
+    monkeypatch.setattr(kernel_changes, "CHANGES", (change, *CHANGES[1:]))
+    assert switched_off().keys() - before.keys() == {change.name}
+    assert any(f.problem.startswith(reason) and change.name in f.problem for f in reported())
+    x = torch.randn(4, requires_grad=True)
+    assert aotkit.check(lambda x: x.sin().sum(), x, backend="inductor").passed
+
+
+def test_one_that_does_not_find_what_it_patches_is_off(monkeypatch):
+    change = Change("extrema.extrema_in_one_instruction", THIS)
+    monkeypatch.delattr("torch._inductor.codegen.triton.get_triton_reduction_function")
+    kernel_changes._tried.cache_clear()
+    try:
+        monkeypatch.setattr(kernel_changes, "CHANGES", (change,))
+        (reason,) = switched_off().values()
+        assert "get_triton_reduction_function" in reason
+    finally:
+        kernel_changes._tried.cache_clear()

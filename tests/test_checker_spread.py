@@ -1,0 +1,341 @@
+"""The verdict where rounding is large, where eager itself varies, and where there is no time to find out."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.fx import Interpreter
+
+import aotkit
+from aotkit import checker
+from aotkit.backends.nop import compile_graph
+from aotkit.precision import CONVOLUTIONS, PRODUCTS
+
+pytestmark = pytest.mark.usefixtures("only_the_verdict")
+aten = torch.ops.aten
+
+
+def refused(fn, *args, **options):
+    """What the report says of each wrong value."""
+    with pytest.raises(aotkit.MismatchError) as e:
+        aotkit.check(fn, *args, **{"partition": "default", **options})
+    return {c.what: c.problem for c in e.value.report.comparisons if c.problem}
+
+
+def leaf(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+# Networks that amplify rounding.
+
+
+class Block(nn.Module):
+    def __init__(self, before, after, stride):
+        super().__init__()
+        self.long = nn.Sequential(
+            *(nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()),
+            *(nn.Conv2d(after, after, 3, 1, 1, bias=False), nn.BatchNorm2d(after)),
+        )
+        self.short = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
+
+    def forward(self, x):
+        return F.relu(self.long(x) + self.short(x))
+
+
+class SmallBatch(nn.Module):
+    """A residual network whose last norms are over four numbers each, of two images."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(*(Block(a, b, 2) for a, b in itertools.pairwise((3, 8, 16, 32))))
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.head(self.blocks(x).mean((2, 3)))
+
+
+def in_tf32(x):
+    """The nearest numbers with 10 bits of fraction."""
+    return ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+class Tensorcores(Interpreter):
+    """Products and convolutions read their operands in TF32."""
+
+    def call_function(self, target, args, kwargs):
+        if getattr(target, "overloadpacket", None) in (*PRODUCTS, *CONVOLUTIONS):
+            args = [in_tf32(a) if isinstance(a, torch.Tensor) else a for a in args]
+        return super().call_function(target, tuple(args), kwargs)
+
+
+def tensorcores(gm, example_inputs):
+    return lambda *inputs: Tensorcores(gm).run(*inputs)  # each call has its own values
+
+
+@pytest.fixture
+def tf32():
+    """Let float32 be read so: a CPU without such cores does not, but the check has to expect it."""
+    torch.set_float32_matmul_precision("high")
+    torch.backends.mkldnn.conv.fp32_precision = "tf32"
+    yield
+    torch.backends.mkldnn.conv.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.usefixtures("tf32")
+@pytest.mark.parametrize("seed", range(3))
+def test_tf32_in_a_network_that_amplifies_rounding(seed):
+    torch.manual_seed(seed)
+    report = aotkit.check(SmallBatch(), torch.randn(2, 3, 16, 16), backend=tensorcores)
+    assert report.passed
+    assert not report.undecided
+    assert max(c.error / (c.allowed or 1) for c in report.comparisons) > 0
+
+
+def test_tf32_where_nobody_allowed_it():
+    torch.manual_seed(0)
+    assert refused(SmallBatch(), torch.randn(2, 3, 16, 16), backend=tensorcores)
+
+
+def spoiling(spoil):
+    """A backend in TF32 whose backward graph is wrong besides."""
+
+    def compile(gm, example_inputs):
+        run = tensorcores(gm, example_inputs)
+        return lambda *inputs: spoil(list(run(*inputs)))
+
+    return aotkit.Backend(tensorcores, compile)
+
+
+def spoiled(wrong):
+    """Of the gradients, the largest matrix or filter."""
+
+    def spoil(gradients):
+        at = max((i for i, g in enumerate(gradients) if g is not None), key=lambda i: gradients[i].numel())
+        gradients[at] = wrong(gradients[at])
+        return gradients
+
+    return spoil
+
+
+@pytest.mark.usefixtures("tf32")
+@pytest.mark.parametrize(
+    "wrong",
+    [torch.neg, torch.zeros_like, lambda g: g / 2, lambda g: g.flip(0), lambda g: torch.cat([g[:-1], g[-1:] * 0])],
+    ids=["sign", "missing", "half", "permuted", "last_row"],
+)
+def test_faults_in_a_network_that_amplifies_rounding(wrong):
+    torch.manual_seed(0)
+    found = refused(SmallBatch(), torch.randn(2, 3, 16, 16), backend=spoiling(spoiled(wrong)))
+    assert any(what.startswith("gradient") for what in found)
+
+
+# Eager that varies.
+
+
+class AddedInAnyOrder(torch.autograd.Function):
+    """A sum of rows whose order is another in each run, as where threads add with atomics."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.rows = len(x)
+        return _added(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.expand(ctx.rows, *gradient.shape)
+
+
+RUNS = itertools.count(1)
+
+
+@torch.library.custom_op("aotkit_tests::added_in_any_order", mutates_args=())
+def _added(x: torch.Tensor) -> torch.Tensor:
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(next(RUNS)))
+    total = torch.zeros_like(x[0])
+    for row in x[order]:
+        total = total + row
+    return total
+
+
+_added.register_fake(lambda x: torch.empty_like(x[0]))
+_added.register_autograd(
+    lambda ctx, gradient: gradient.expand(ctx.rows, *gradient.shape),
+    setup_context=lambda ctx, inputs, output: setattr(ctx, "rows", len(inputs[0])),
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+def test_sums_in_any_order(dtype, capture):
+    """Also in the gradients, of the first backward pass and of the second."""
+
+    def f(x, w):
+        return (_added(x * w).sin() * _added(x * 1e3)).sum() + (w * _added(x)).square().sum()
+
+    x, w = (torch.randn(*shape).to(dtype).requires_grad_() for shape in ((300, 8), (8,)))
+    compiled = aotkit.compile(f, backend="nop", capture=capture)
+    assert compiled.report(x, w).passed
+
+
+@torch.library.custom_op("aotkit_tests::sums_anyhow", mutates_args=())
+def _sums_anyhow(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return _added(gradient * x)
+
+
+_sums_anyhow.register_fake(lambda gradient, x: torch.empty_like(x[0]))
+
+
+@torch.library.custom_op("aotkit_tests::scaled", mutates_args=())
+def _scaled(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x * w
+
+
+_scaled.register_fake(lambda x, w: torch.empty_like(x))
+_scaled.register_autograd(
+    lambda ctx, g: (g * ctx.saved_tensors[1], _sums_anyhow(g, ctx.saved_tensors[0])),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_second_backward_pass_that_adds_in_another_order(dtype):
+    x, w = torch.randn(500, 64).to(dtype), torch.randn(64).to(dtype).requires_grad_()
+    assert aotkit.check(lambda x, w: _scaled(x, w) * 2, x, w, backend="nop").passed
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_wrong_sign_beside_sums_in_any_order(dtype):
+    def negated(gm, example_inputs):
+        return lambda *inputs: [None if y is None else -y for y in gm(*inputs)]
+
+    x, w = torch.randn(500, 64).to(dtype), torch.randn(64).to(dtype).requires_grad_()
+    backend = aotkit.Backend(compile_graph, negated)
+    assert "gradient of w" in refused(lambda x, w: _scaled(x, w) * 2, x, w, backend=backend)
+
+
+@pytest.mark.parametrize("size", [0.01, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_drawn_outside_of_the_generators(size, dtype):
+    """They are as different in float64 as in any type, which rounding is not."""
+
+    @torch.library.custom_op(f"aotkit_tests::drawn_{str(dtype)[6:]}_{size * 100:.0f}", mutates_args=())
+    def drawn(x: torch.Tensor) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(next(RUNS))
+        return x * (1 + size * torch.randn(x.shape, generator=generator).to(x))
+
+    drawn.register_fake(torch.empty_like)
+    found = refused(lambda x: drawn(x), torch.randn(100, dtype=dtype), backend="nop")
+    assert "eager itself gives something else each time" in found["output 0"]
+
+
+# What is no value.
+
+
+def test_memory_that_nobody_wrote():
+    """What is in it is another number in each run."""
+    runs = itertools.count(1)
+
+    @torch.library.custom_op("aotkit_tests::taken", mutates_args=())
+    def taken(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    def partly(x):
+        y = torch.empty(4, len(x))
+        y[0] = x
+        return y
+
+    def used_before(gm, example_inputs):
+        def run(*inputs):
+            (y,) = gm(*inputs)
+            y[1:] = float(next(runs)) if next(runs) % 2 else float("nan")
+            return [y]
+
+        return run
+
+    assert aotkit.check(partly, torch.randn(8), backend=used_before).passed
+    wrong = refused(partly, torch.randn(8), backend=lambda gm, i: lambda *x: [gm(*x)[0].neg()])
+    assert "output 0" in wrong
+
+
+def test_types_that_a_captured_graph_names():
+    """TorchDynamo writes down the type that a module's weight has: float64 is not that."""
+    model = nn.Linear(8, 4)
+
+    def f(x):
+        bias = (x.to(model.weight.dtype) @ model.weight.t()).softmax(0).sum(0) * 1e4
+        return bias - 1e4
+
+    slightly = aotkit.Backend(lambda gm, inputs: lambda *x: [y.flip(0).flip(0) + 2e-3 for y in gm(*x)], compile_graph)
+    compiled = aotkit.compile(f, backend=slightly, capture="dynamo")
+    with torch.no_grad():
+        assert compiled.report(torch.randn(512, 8)).passed
+
+
+def test_whole_numbers_that_rounding_decides():
+    """The place of the largest of numbers that differ by rounding only."""
+
+    def f(x, w):
+        return (x * 3 @ w).argmax(1)
+
+    def other_order(gm, example_inputs):
+        for node in gm.graph.find_nodes(op="call_function", target=aten.mm.default):
+            node.target = lambda a, b: (a.flip(1)[..., None] * b.flip(0)).sum(1)
+        gm.recompile()
+        return compile_graph(gm, example_inputs)
+
+    column = torch.rand(300, 1)
+    w = column.expand(300, 5) + 0.0
+    assert aotkit.check(f, torch.rand(64, 300), w, backend=other_order).passed
+    later = aotkit.Backend(lambda gm, inputs: lambda *x: [(gm(*x)[0] + 1) % 5])
+    assert refused(f, torch.rand(64, 300), torch.rand(300, 5), backend=later)
+
+
+# Time.
+
+
+def in_doubt(gm, example_inputs):
+    """Farther off than what is allowed without a look at float64."""
+    return lambda *inputs: [None if y is None else y * (1 + 3e-4) for y in gm(*inputs)]
+
+
+def test_without_time_what_is_in_doubt_stays_undecided(monkeypatch):
+    monkeypatch.setattr(checker, "STEPS", 0)
+    monkeypatch.setattr(checker, "SECONDS", 0.0)
+    with pytest.warns(aotkit.UndecidedWarning, match="undecided: differs by up to"):
+        report = aotkit.check(torch.sin, leaf(50), backend=in_doubt)
+    assert report.passed
+    assert report.undecided
+    assert not report.repeated
+    assert "may equal eager" in str(report)
+    assert not aotkit.check(torch.sin, leaf(50), backend="nop").undecided
+    found = refused(torch.sin, torch.randn(3, 3), backend=lambda gm, i: lambda *x: [gm(*x)[0].t().contiguous().t()])
+    assert "has strides" in found["output 0"]
+
+
+def test_with_time_it_is_decided():
+    assert refused(torch.sin, leaf(50), backend=in_doubt)
+
+
+@pytest.mark.parametrize("runs", [1, 2, 5])
+def test_fewer_runs_raise_no_alarm(runs, monkeypatch):
+    """What has not changed within a few runs may yet be rounding; what is far off is not."""
+    references = aotkit.references
+    monkeypatch.setattr(references.Budget, "is_used_up", property(lambda self: len(nudged) >= runs))
+    nudged = []
+    arithmetic = references.StochasticArithmetic
+    monkeypatch.setattr(references, "StochasticArithmetic", lambda *args: nudged.append(1) or arithmetic(*args))
+
+    def round_up(gm, example_inputs):
+        for node in gm.graph.find_nodes(op="call_function", target=aten.round.default):
+            node.target = lambda x: (x + 0.5).floor()
+        gm.recompile()
+        return compile_graph(gm, example_inputs)
+
+    with pytest.MonkeyPatch.context() as quiet:
+        quiet.setattr(checker, "warn_user", lambda *args: None)
+        assert aotkit.check(lambda x: (x / 3 * 3).round(), torch.arange(512.0) + 0.5, backend=round_up).passed
+    nudged.clear()
+    assert refused(torch.sin, torch.randn(50), backend=lambda gm, i: lambda *x: [-y for y in gm(*x)])

@@ -3,7 +3,8 @@
 import contextvars
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +16,12 @@ from aotkit.budget import Budget
 from aotkit.calls import Product
 from aotkit.comparison import CheckReport
 from aotkit.copies import Plan, Run, at_once, run_on_copies
-from aotkit.errors import AotkitError, warn_of_fallback
+from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, TraceError, warn_of_eager_call, warn_of_fallback
 from aotkit.interfaces import Graphs
 from aotkit.pipeline import Pipeline
 from aotkit.random import Draws, SeedNeeded, new_seed
 from aotkit.recipe import Recipe
+from aotkit.storages import Storages
 
 # While a call is made: the captured graphs that it has run, and whether to compare each with eager again.
 visits: contextvars.ContextVar["tuple[list[CapturedGraph], bool] | None"] = contextvars.ContextVar(
@@ -80,6 +82,8 @@ class CapturedGraph:
         self._fall_back = fall_back
         self._run: Callable[..., Sequence[Any]] = self._gm
         self._seeded = False
+        self._mutated: Sequence[int] = ()
+        self._shared: Hashable = None  # how mutated inputs share memory; known from the first run
         self._seconds = 0.0  # that compiling took: what takes long as a whole does so in parts
         self.ends_because = aot.graph_break_of(gm)
         self.graphs: Graphs | None = None
@@ -89,23 +93,40 @@ class CapturedGraph:
         self.error: AotkitError | None = None
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
+        if self.error is not None:
+            self._fall_back(self.error)
         again = False
         if (visit := visits.get()) is not None:
             visit[0].append(self)
             again = visit[1]
+        if self._mutated and (reason := self._why_other_memory(inputs)) is not None:
+            warn_of_eager_call(self._recipe.name, reason)
+            return self._gm(*inputs)  # type: ignore[no-any-return]
         if (self.is_unchecked or again) and self.graphs is not None and self.error is None:
-            self.is_unchecked = False
             try:
                 self.report = self._compare(inputs, self.graphs.input_names)
                 checker.raise_if_different(self.report)
+                self.is_unchecked = False
             except AotkitError as e:
                 self.fail(e)
+            except EagerOnly as e:
+                self._run, self.is_unchecked = self._gm, False
+                warn_of_eager_call(self._recipe.name, str(e))
         return self._run(*inputs)
 
+    def _why_other_memory(self, inputs: Sequence[Any]) -> str | None:
+        """Why the graph would be wrong for inputs that share memory as these do, if it would."""
+        shared = aot.mutation_pattern(inputs, self._mutated)
+        if self._shared is None:
+            self._shared = shared
+        if shared != self._shared:
+            return "it mutates inputs that share memory in another way than when TorchDynamo captured it"
+        return HIDDEN_OVERLAP if aot.hidden_overlap(inputs) else None
+
     def fail(self, error: AotkitError) -> None:
-        """Run eagerly from now on; raises the error if the user does not want that."""
-        self._fall_back(error)
+        """Run eagerly from now on; raises the error, now and in later calls, if the user does not want that."""
         self.error, self._run = error, self._gm
+        self._fall_back(error)
 
     def compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> None:
         """Compile it, with a seed as one more input if it draws shared random numbers."""
@@ -119,6 +140,10 @@ class CapturedGraph:
         self.graphs, self.products = pipeline.graphs, pipeline.products
         self.graphs.input_names = (*aot.captured_names(gm), "seed")[: len(example_inputs) + self._seeded]
         self._run = self._watched(pipeline, compiled)
+        if compiled.mutated:
+            # AOTAutograd merges inputs that share memory; its numbers are others then.
+            unmerged = len(compiled.metadata.input_info) == len(example_inputs) + self._seeded
+            self._mutated = compiled.mutated if unmerged else range(len(example_inputs))
         self._seconds = time.monotonic() - start
 
     def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Pipeline, aot.Compiled]:
@@ -127,9 +152,24 @@ class CapturedGraph:
         inputs = list(example_inputs)
         shared = self._recipe.random == "shared"
         gm = aot.drawing_shared(gm, seeded=self._seeded) if shared else aot.captured_copy(gm)
-        with aot.COMPILE_LOCK, aot.random_state():
+        with aot.COMPILE_LOCK, aot.random_state(), self._explained():
             inputs += self._seed()
             return pipeline, aot.compile_captured(gm, inputs, **pipeline.keywords())
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn the ways in which tracing fails into an error that says what to do."""
+        try:
+            yield
+        except (AotkitError, SeedNeeded):
+            raise
+        except Exception as e:
+            if aot.is_dynamos_own(e):  # as by which it starts again
+                raise
+            raise TraceError(
+                f"a graph that TorchDynamo captured of {self._recipe.name!r} cannot be traced: {type(e).__name__}: "
+                f"{e}. Keep it out by torch.compiler.disable, or use on_error='eager' to run it uncompiled."
+            ) from e
 
     def _watched(self, pipeline: Pipeline, compiled: aot.Compiled) -> Callable[..., Sequence[Any]]:
         name = self._recipe.name
@@ -155,16 +195,19 @@ class CapturedGraph:
         names = [input_names[i] for i in where]
         plan = Plan(randomness=self._randomness) if recipe.random == "shared" else Plan()
 
-        def filled(fn: Callable[..., Any]) -> Run:
+        def filled(fn: Callable[..., Any], names: Sequence[str] = ()) -> Run:
             def call(copies: list[Tensor]) -> Any:
                 values = list(inputs)
                 for i, copied in zip(where, copies, strict=True):
                     values[i] = copied
-                return list(fn(*values))
+                storages = Storages(copies if names else (), names)
+                results = list(fn(*values))
+                storages.verify()
+                return results
 
             return at_once(call)
 
-        eager, compiled = filled(self._gm), filled(self._run)
+        eager, compiled = filled(self._gm, names), filled(self._run)
         want = run_on_copies(eager, tensors, plan)
         # Another thread could want TorchDynamo, which waits for this compilation.
         check = functools.partial(checker.check, plan=plan, threads=False)

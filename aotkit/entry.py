@@ -18,7 +18,7 @@ from aotkit.budget import Budget
 from aotkit.comparison import CheckReport
 from aotkit.constants import is_constant
 from aotkit.copies import Outcome, at_once, unmoved
-from aotkit.errors import AotkitError, EagerOnly, MismatchError, TraceError
+from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, MismatchError, TraceError
 from aotkit.inspection import recording_source, user_line
 from aotkit.other_values import resized
 from aotkit.random import SeedNeeded, new_seed
@@ -68,6 +68,10 @@ class Entry:
             compiled = aot.trace(flat, inputs, static, dynamic=recipe.dynamic, **pipeline.keywords())
         if (reason := aot.why_eager_outputs(compiled.metadata)) is not None:
             raise EagerOnly(reason)
+        if compiled.mutated and aot.hidden_overlap(signature.tensors):
+            raise EagerOnly(HIDDEN_OVERLAP)
+        if ran_in_eager:
+            _refuse_leaf_mutation(recipe, [signature.tensors[i] for i in compiled.leaf_mutated])
         assert pipeline.graphs is not None  # AOTAutograd always compiles a forward graph
         self.graphs, self.products = pipeline.graphs, pipeline.products
         if foreign := aot.generators_of(self.graphs.forward, signature.generators):
@@ -145,6 +149,15 @@ class Entry:
         )
 
 
+def _refuse_leaf_mutation(recipe: Recipe, mutated: Sequence[Tensor]) -> None:
+    """For a function that eager lets mutate a leaf, as through a view of another type, which autograd does not see."""
+    if torch.is_grad_enabled() and any(t.is_leaf and t.requires_grad for t in mutated):
+        raise TraceError(
+            f"{recipe.name!r} mutates an input that requires gradients without autograd's knowledge; a compiled graph "
+            "would tell autograd. Do that under torch.no_grad(), or use capture='dynamo'."
+        )
+
+
 class Failure:
     """Takes the place of an entry whose compilation failed, so that such calls run eagerly.
 
@@ -206,8 +219,12 @@ def _validity(
     shared = aot.memory_pattern(tensors, offsets)
     if not shared and not compiled.mutated:
         return check if guard is None else lambda *others: check(*others) and guard((*others, *seed))
+    mutates = bool(compiled.mutated)
     return lambda *others: (
-        check(*others) and aot.memory_pattern(others, offsets) == shared and (guard is None or guard((*others, *seed)))
+        check(*others)
+        and aot.memory_pattern(others, offsets) == shared
+        and not (mutates and aot.hidden_overlap(others))
+        and (guard is None or guard((*others, *seed)))
     )
 
 

@@ -4,6 +4,8 @@ import inspect
 import warnings
 from typing import Any
 
+HIDDEN_OVERLAP = "it mutates an input whose memory another has, too, through another storage, as NumPy arrays give it"
+
 
 class AotkitError(Exception):
     """Base class of every error that aotkit raises on purpose."""

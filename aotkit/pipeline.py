@@ -11,6 +11,7 @@ from aotkit.aot import (
     CompiledGraphs,
     copy_graph,
     copy_saved_mutated_inputs,
+    correct_statistics,
     donated_inputs,
     effect_tokens,
     gradient_uses,
@@ -67,6 +68,7 @@ class Pipeline:
         return CompiledGraphs(*self._compiled["forward"], *self._compiled.get("backward", ()))
 
     def _cut(self, joint: GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
+        correct_statistics(joint)
         self.gradient_uses = gradient_uses(joint, kwargs["num_fwd_outputs"])
         self._refuse_sparse(joint)
         if self._backend.joint_pass is not None:

@@ -16,6 +16,7 @@ from aotkit.executed import watching
 from aotkit.places import in_copied_context
 from aotkit.random import Draws, SeedNeeded, new_seed
 from aotkit.recipe import Recipe
+from aotkit.storages import Storages
 from aotkit.substitution import substituted
 from aotkit.walk import Walk
 
@@ -62,7 +63,7 @@ class Signature:
         args, kwargs = self._arguments.rebuild(tensors[:n])
         before = pytree.tree_flatten((args, kwargs))
         replacements = dict(zip(captured, tensors[n:], strict=True))
-        walk = self._walk
+        walk, untouched = self._walk, Storages(tensors, self.names)
         with watching(walk.unfollowed), substituted(walk.slots, walk.containers, walk.caches, replacements, doing):
             outputs = self._fn(*args, **kwargs)
             leaves, spec = pytree.tree_flatten((args, kwargs))
@@ -71,6 +72,7 @@ class Signature:
                     f"the function changes a list or dict among its arguments while it is {doing}; a compiled graph "
                     "would not repeat that. Return the new value instead, or use capture='dynamo'."
                 )
+            untouched.verify()
             yield outputs
 
     def plan(self) -> Plan:

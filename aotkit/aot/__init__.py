@@ -26,6 +26,7 @@ from aotkit.aot.dynamo import (
     dynamo_compile,
     graph_break_of,
     graph_breaks,
+    is_dynamos_own,
     uncompiled_graph,
 )
 from aotkit.aot.environment import (
@@ -61,9 +62,13 @@ from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
 from aotkit.aot.output_strides import keep_strides, promise_strides, strides_of, strides_of_captured
 from aotkit.aot.relays import if_on_cpu, relay, with_seed
 from aotkit.aot.shared_random import SharedRandom
+from aotkit.aot.statistics import correct_statistics
 from aotkit.aot.tensors import (
+    has_storage,
+    hidden_overlap,
     is_for_dynamo,
     memory_pattern,
+    mutation_pattern,
     negated,
     storage_users,
     tensor_guard,
@@ -112,6 +117,7 @@ __all__ = [
     "copy_repeated_gradients",
     "copy_saved_mutated_inputs",
     "core_decompositions",
+    "correct_statistics",
     "current_stream",
     "donated_inputs",
     "drawing_shared",
@@ -124,14 +130,18 @@ __all__ = [
     "graph_break_of",
     "graph_breaks",
     "graph_module",
+    "has_storage",
     "has_torch_operators",
+    "hidden_overlap",
     "if_on_cpu",
     "is_data_dependent",
+    "is_dynamos_own",
     "is_for_dynamo",
     "is_foreign_tensor",
     "is_traced",
     "keep_strides",
     "memory_pattern",
+    "mutation_pattern",
     "native",
     "negated",
     "nnc_fuser",

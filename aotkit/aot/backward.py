@@ -27,8 +27,12 @@ def refuse_leaf_mutation(tensors: Sequence[Tensor]) -> None:
 
 
 def gradient_uses(joint: GraphModule, num_fwd_outputs: int) -> list[frozenset[int]]:
-    """For each gradient that a joint graph computes, the numbers of the tangents that it depends on."""
-    incoming = [n for n in joint.graph.find_nodes(op="placeholder") if "tangents" in n.name]
+    """For each gradient that a joint graph computes, the numbers of the tangents that it depends on.
+
+    Open sizes among the inputs have none: to autograd they are no inputs.
+    """
+    placeholders = joint.graph.find_nodes(op="placeholder")
+    incoming = [n for n in placeholders if "tangents" in n.name]
     tangents = [n for n in incoming if "tangents_token" not in n.name]  # these order effects, and come last
     reached: dict[Any, frozenset[int]] = {n: frozenset((i,)) for i, n in enumerate(tangents)}
     for node in joint.graph.nodes:
@@ -39,11 +43,17 @@ def gradient_uses(joint: GraphModule, num_fwd_outputs: int) -> list[frozenset[in
             reached[node] = frozenset(range(len(tangents))) if is_sum else frozenset().union(*found)
     results = pytree.tree_leaves(joint.graph.output_node().args[0], is_leaf=lambda x: x is None)
     gradients = results[num_fwd_outputs : len(results) - (len(incoming) - len(tangents))]
-    return [reached.get(gradient, frozenset()) for gradient in gradients]
+    # Tokens that order effects come before the inputs proper.
+    primals = [n for n in placeholders if n not in incoming][-len(gradients) :]
+    return [
+        reached.get(gradient, frozenset())
+        for primal, gradient in zip(primals, gradients, strict=True)
+        if isinstance(primal.meta.get("val"), Tensor)
+    ]
 
 
 def unused_gradients(uses: Sequence[frozenset[int]], compiled: Compiled) -> Sequence[frozenset[int]] | None:
-    """For each input, the outputs of the autograd node on which its gradient depends.
+    """For each input that is a tensor, the outputs of the autograd node on which its gradient depends.
 
     None where every gradient depends on every output: then no gradient can turn out to be absent.
 
@@ -68,8 +78,6 @@ def run_watched(
     if not has_backward:
         return compiled.call(*inputs)
     before = _nodes_of(inputs)
-    if uses is not None:  # an autograd node has gradients for tensors alone, not for open sizes
-        uses = [used for used, x in zip(uses, inputs, strict=True) if isinstance(x, Tensor)]
     results = compiled.call(*inputs)
     _watch_backward([*results, *(inputs[i] for i in compiled.mutated)], before, name, uses)
     return results

@@ -81,6 +81,13 @@ def dynamo_compile(
     return call
 
 
+def is_dynamos_own(error: Exception) -> bool:
+    """Whether Dynamo itself catches this, or tells it in its own way."""
+    from torch._dynamo.exc import TorchDynamoException
+
+    return isinstance(error, TorchDynamoException)
+
+
 def graph_breaks() -> dict[str, int]:
     """How often Dynamo has ended a graph early so far, by the reasons in short that it gives."""
     from torch._dynamo.utils import counters

@@ -141,6 +141,8 @@ class TensorReads(TorchFunctionMode):
         | {Tensor._is_view, Tensor.requires_grad_, Tensor.retain_grad, Tensor.register_hook}
     )
 
+    _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
+
     def __init__(self) -> None:
         super().__init__()
         self.inputs: set[int] = set()
@@ -153,10 +155,11 @@ class TensorReads(TorchFunctionMode):
         if func is F.dropout and (result := _own_dropout(*args, **(kwargs or {}))) is not None:
             return result
         is_set = getattr(func, "__name__", "") == "__set__"
-        if (is_set or func in self._STATE) and args and id(args[0]) in self.inputs:
+        # Whatever has its data replaced shares memory from then on, which tracing does not see.
+        if func == self._SET_DATA or ((is_set or func in self._STATE) and args and id(args[0]) in self.inputs):
             what = getattr(getattr(func, "__self__", func), "__name__", "an attribute")
             raise TraceError(
-                f"the function {'assigns' if is_set else 'uses'} {what!r} of an input, which belongs to the tensor of "
+                f"the function {'assigns' if is_set else 'uses'} {what!r} of a tensor, which belongs to the tensor of "
                 "one call and not to a graph. Do that outside of the compiled function."
             )
         return func(*args, **(kwargs or {}))

@@ -1,0 +1,52 @@
+"""Functions that free, enlarge or replace the memory of their inputs, which graphs cannot repeat."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from aotkit import aot
+from aotkit.errors import EagerOnly, TraceError
+
+
+class Storages:
+    """The storages of tensors as they are now.
+
+    Args:
+        names: one for each tensor, for messages.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], names: Sequence[str]) -> None:
+        pairs = zip(tensors, names, strict=True)
+        self._before = [(t, name, _storage(t), t.shape) for t, name in pairs if aot.has_storage(t)]
+
+    def verify(self) -> None:
+        """See whether each tensor still has its storage, and that its size.
+
+        Raises:
+            EagerOnly: one was resized. What comes next, such as a backward pass, might read memory that is freed.
+            TraceError: a tensor has another storage, or reaches beyond its own.
+        """
+        for tensor, name, (storage, size), shape in self._before:
+            now, size_now = _storage(tensor)
+            # What stands for a tensor while it is traced has no storage of its own.
+            if not aot.is_traced(tensor):
+                if now == storage and size_now != size and tensor.shape == shape:
+                    raise EagerOnly(f"it resizes the storage of {name!r}", final=True)
+                if now != storage:
+                    raise TraceError(f"the function gives {name!r} another storage, {ADVICE}")
+            if tensor.shape != shape and _bytes_needed(tensor) > size:
+                raise TraceError(f"the function makes {name!r} larger than its storage, {ADVICE}")
+
+
+ADVICE = "which a compiled graph would not repeat. Do that outside of it, or use capture='dynamo'."
+
+
+def _storage(tensor: Tensor) -> tuple[int, Any]:
+    storage = tensor.untyped_storage()
+    return storage._cdata, storage.nbytes()
+
+
+def _bytes_needed(tensor: Tensor) -> Any:
+    steps = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    return (tensor.storage_offset() + 1 + sum(steps)) * tensor.itemsize if tensor.numel() else 0

@@ -1,0 +1,79 @@
+"""Graphs that TorchDynamo captured: open sizes, failures, and what a failed check means for later calls."""
+
+import pytest
+import torch
+from torch import nn
+
+import aotkit
+
+
+def wrong(gm, example_inputs):
+    """Returns one more than the graph does."""
+    return lambda *inputs: [r + 1 if isinstance(r, torch.Tensor) else r for r in gm(*inputs)]
+
+
+def test_a_failed_check_is_an_error_in_each_call():
+    compiled = aotkit.compile(torch.sin, backend=wrong, capture="dynamo")
+    for _ in range(3):
+        with pytest.raises(aotkit.MismatchError):
+            compiled(torch.ones(3))
+
+
+def test_after_a_failed_check_eager_may_run():
+    compiled = aotkit.compile(torch.sin, backend=wrong, capture="dynamo", on_error="eager")
+    with pytest.warns(aotkit.EagerFallbackWarning):
+        assert torch.equal(compiled(torch.ones(3)), torch.ones(3).sin())
+    assert torch.equal(compiled(torch.ones(3)), torch.ones(3).sin())
+
+
+def test_what_cannot_be_traced_is_a_trace_error():
+    def mutates_views_of_two_types(x, y):
+        y.add_(1)
+        return x * 2
+
+    compiled = aotkit.compile(mutates_views_of_two_types, backend="nop", capture="dynamo")
+    x = torch.ones(4)
+    with pytest.raises(aotkit.TraceError, match=r"captured of 'test_.*cannot be traced"):
+        compiled(x, x.view(torch.int32))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_gradients_of_several_outputs_with_open_sizes(dynamic):
+    def outputs(x, y, w):
+        return x * len(x), y @ w
+
+    compiled = aotkit.compile(outputs, backend="nop", capture="dynamo", dynamic=dynamic)
+    for n in (3, 5, 7):
+        inputs = [torch.randn(n, 4, requires_grad=True), torch.randn(n, 2, requires_grad=True), torch.randn(2, 3)]
+        for chosen in (0, 1):
+            found = torch.autograd.grad(compiled(*inputs)[chosen].sum(), inputs[:2], allow_unused=True)
+            wanted = torch.autograd.grad(outputs(*inputs)[chosen].sum(), inputs[:2], allow_unused=True)
+            assert [g is None for g in found] == [g is None for g in wanted]
+            torch.testing.assert_close(found[chosen], wanted[chosen])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+@pytest.mark.parametrize(
+    "layer", [nn.LayerNorm(8), nn.GroupNorm(2, 4), nn.BatchNorm1d(4), nn.LayerNorm(8, bias=False)], ids=repr
+)
+def test_normalization_under_autocast(layer, capture, dtype):
+    model = nn.Sequential(nn.Linear(8, 8), layer, nn.GELU())
+    compiled = aotkit.compile(model, backend="nop", capture=capture)
+    x = torch.randn(3, 4, 8)
+    with torch.autocast("cpu", dtype):
+        found = compiled(x)
+    found.float().square().mean().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("backend", ["nop", "inductor"])
+def test_what_is_saved_by_mixed_normalization_is_described_as_it_is(backend):
+    layer = nn.LayerNorm(8)
+    x = torch.randn(4, 8, dtype=torch.bfloat16, requires_grad=True)
+    compiled = aotkit.compile(layer, backend=backend, capture="aot")
+    compiled(x).float().sum().backward()
+    nodes = compiled.graphs(x).forward.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.native_layer_norm.default
+    )
+    assert [[v.dtype for v in n.meta["val"][1:]] for n in nodes] in ([], [[torch.float32, torch.float32]])

@@ -84,6 +84,7 @@ class CapturedGraph:
         self._seeded = False
         self._mutated: Sequence[int] = ()
         self._shared: Hashable = None  # how mutated inputs share memory; known from the first run
+        self._are_apart = aot.Apart()
         self._seconds = 0.0  # that compiling took: what takes long as a whole does so in parts
         self.ends_because = aot.graph_break_of(gm)
         self.graphs: Graphs | None = None
@@ -116,12 +117,13 @@ class CapturedGraph:
 
     def _why_other_memory(self, inputs: Sequence[Any]) -> str | None:
         """Why the graph would be wrong for inputs that share memory as these do, if it would."""
-        shared = aot.mutation_pattern(inputs, self._mutated)
+        apart = self._are_apart(inputs)
+        shared = () if apart else aot.mutation_pattern(inputs, self._mutated)
         if self._shared is None:
             self._shared = shared
         if shared != self._shared:
             return "it mutates inputs that share memory in another way than when TorchDynamo captured it"
-        return HIDDEN_OVERLAP if aot.hidden_overlap(inputs) else None
+        return HIDDEN_OVERLAP if not apart and aot.hidden_overlap(inputs) else None
 
     def fail(self, error: AotkitError) -> None:
         """Run eagerly from now on; raises the error, now and in later calls, if the user does not want that."""

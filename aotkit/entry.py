@@ -219,13 +219,15 @@ def _validity(
     shared = aot.memory_pattern(tensors, offsets)
     if not shared and not compiled.mutated:
         return check if guard is None else lambda *others: check(*others) and guard((*others, *seed))
+    are_apart = aot.Apart()
     mutates = bool(compiled.mutated)
-    return lambda *others: (
-        check(*others)
-        and aot.memory_pattern(others, offsets) == shared
-        and not (mutates and aot.hidden_overlap(others))
-        and (guard is None or guard((*others, *seed)))
-    )
+
+    def share_alike(*others: Tensor) -> bool:
+        if not shared and not offsets and are_apart(others):
+            return True
+        return aot.memory_pattern(others, offsets) == shared and not (mutates and aot.hidden_overlap(others))
+
+    return lambda *others: check(*others) and share_alike(*others) and (guard is None or guard((*others, *seed)))
 
 
 class _Outputs:

@@ -14,6 +14,7 @@ from aotkit.aot.alone import (
     set_random_states,
     without_autocast,
 )
+from aotkit.aot.apart import Apart
 from aotkit.aot.backward import gradient_uses, run_watched, unused_gradients
 from aotkit.aot.decompositions import core_decompositions
 from aotkit.aot.donation import donated_inputs, sparing_retained
@@ -102,6 +103,7 @@ __all__ = [
     "REASONS_FOR_EAGER",
     "SURROUNDINGS",
     "SWITCHES",
+    "Apart",
     "Compiled",
     "CompiledGraphs",
     "Fakes",

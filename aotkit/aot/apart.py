@@ -1,0 +1,73 @@
+"""Whether inputs lie apart in memory: found out anew in each call only for those that do not stay where they are."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from aotkit.aot.tensors import has_storage
+
+Span = tuple[int, int]  # addresses
+
+
+class _Known(NamedTuple):
+    """What is known of the tensors that have stayed: parameters, buffers.
+
+    Attributes:
+        places: number of an input -> address of its first element.
+        moving: numbers of the other tensors.
+        begins, ends: of the storages of those that stay, in order.
+        apart: whether these have nothing in common.
+    """
+
+    places: dict[int, int]
+    moving: list[int]
+    begins: list[int]
+    ends: list[int]
+    apart: bool
+
+
+class Apart:
+    """Called with the inputs of a graph: whether no two of the tensors among them can share memory.
+
+    Several threads may call it: what it knows is replaced as a whole.
+    """
+
+    def __init__(self) -> None:
+        self._known: _Known | None = None
+
+    def __call__(self, inputs: Sequence[Any]) -> bool:
+        """Whether they lie apart; False is "perhaps not"."""
+        if (known := self._known) is None:
+            known = self._known = _known(inputs, [])
+        moved = [i for i, place in known.places.items() if inputs[i].data_ptr() != place]
+        if moved:
+            known = self._known = _known(inputs, [*known.moving, *moved])
+        if not known.apart:
+            return False
+        moving = sorted(_span(inputs[i]) for i in known.moving if inputs[i].numel())
+        return _are_apart(moving) and all(_is_free(span, known) for span in moving)
+
+
+def _known(inputs: Sequence[Any], moving: list[int]) -> _Known:
+    staying = [i for i, x in enumerate(inputs) if has_storage(x) and i not in moving]
+    spans = sorted(_span(inputs[i]) for i in staying if inputs[i].numel())
+    begins, ends = [begin for begin, _ in spans], [end for _, end in spans]
+    return _Known({i: inputs[i].data_ptr() for i in staying}, moving, begins, ends, _are_apart(spans))
+
+
+def _span(tensor: Tensor) -> Span:
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+
+def _are_apart(spans: Sequence[Span]) -> bool:
+    return all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+
+
+def _is_free(span: Span, known: _Known) -> bool:
+    """Whether no tensor that stays has anything of this memory."""
+    at = bisect_right(known.begins, span[0])
+    return (at == 0 or known.ends[at - 1] <= span[0]) and (at == len(known.begins) or span[1] <= known.begins[at])

@@ -1,0 +1,32 @@
+"""Inputs that lie apart in memory are told from those that do not, however they move between calls."""
+
+import numpy as np
+import torch
+
+from aotkit.aot.apart import Apart
+
+
+def test_whatever_moves_is_looked_at_again():
+    apart = Apart()
+    stays, other = torch.zeros(8), torch.zeros(8)
+    for _ in range(3):
+        assert apart([stays, torch.zeros(4), other, 3, None])
+    assert not apart([stays, other[2:], other, 3, None])
+    assert not apart([stays, stays[:0].new_zeros(4).set_(stays[1:4]), other, 3, None])
+    assert not apart([stays, torch.from_dlpack(other), other, 3, None])
+    assert apart([stays, torch.zeros(4), torch.zeros(8), 3, None])  # what had stayed moves
+    assert not apart([stays, other, other, 3, None])
+    assert not apart([stays, stays, other, 3, None])
+    assert apart([stays, torch.zeros(4), other, 3, None])
+
+
+def test_one_memory_from_the_start():
+    apart, array = Apart(), np.zeros(4, np.float32)
+    assert not apart([torch.from_numpy(array), torch.from_numpy(array)])
+    assert not Apart()([whole := torch.zeros(6), whole[2:]])
+    assert Apart()([torch.zeros(0), torch.zeros(0)])
+
+
+def test_a_storage_counts_as_a_whole():
+    whole = torch.zeros(10)
+    assert not Apart()([whole[:2], whole[5:]])

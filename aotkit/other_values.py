@@ -11,6 +11,7 @@ from aotkit.pieces import pieces
 SEED = 0xF12E5
 SMALLEST = 1e-3  # the smallest factor
 MOST_INTEGERS = 1 << 20
+MOST_DRAWN = 1 << 16  # drawing takes longer than everything else here
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -31,7 +32,7 @@ def near_values(values: Tensor) -> Tensor:
     if not (values.is_floating_point() or values.is_complex()):
         return values.clone()
     draw = _Draw(values)
-    return _in_pieces(values, lambda part: part * (1 - draw(part, torch.rand) / 4).to(values.real.dtype))
+    return _in_pieces(values, lambda part: part * draw.each(part, lambda amounts: 1 - amounts / 4).to(values.real.dtype))
 
 
 Change = Callable[[Tensor], Tensor]
@@ -51,9 +52,11 @@ class _Draw:
         first = str(values.flatten()[:8].tolist())
         self.generator = torch.Generator().manual_seed(SEED + zlib.crc32(first.encode()))
 
-    def __call__(self, part: Tensor, distribution: Callable[..., Tensor]) -> Tensor:
-        """One for each element."""
-        return distribution(part.shape, generator=self.generator, device="cpu").to(part.device)
+    def each(self, part: Tensor, of_amounts: Callable[[Tensor], Tensor]) -> Tensor:
+        """One for each of many elements, made of amounts in [0, 1); the same ones again after `MOST_DRAWN`."""
+        amounts = torch.rand(min(len(part), MOST_DRAWN), generator=self.generator, device="cpu")
+        numbers = of_amounts(amounts).to(part.device) if len(part) else amounts.to(part.device)
+        return numbers.repeat(-(-len(part) // max(len(numbers), 1)))[: len(part)]
 
     def permutation(self, count: int) -> Tensor:
         return torch.randperm(count, generator=self.generator, device="cpu")
@@ -83,15 +86,18 @@ def _far(values: Tensor) -> Change:
 
 
 def _factors(part: Tensor, draw: _Draw) -> Tensor:
-    amounts = draw(part, torch.rand)
-    return SMALLEST ** (amounts / amounts.max()) if amounts.numel() else amounts  # a single number moves the most
+    return draw.each(part, lambda amounts: SMALLEST ** (amounts / amounts.max()))  # a single number moves the most
 
 
 def _signed_factors(part: Tensor, draw: _Draw) -> Tensor:
     """Half of them negative."""
-    amounts = draw(part, torch.rand) * 2 - 1
-    sizes = amounts.abs()
-    return (SMALLEST ** (sizes / sizes.max())).copysign(amounts) if amounts.numel() else amounts
+
+    def signed(amounts: Tensor) -> Tensor:
+        amounts = amounts * 2 - 1
+        sizes = amounts.abs()
+        return (SMALLEST ** (sizes / sizes.max())).copysign(amounts)
+
+    return draw.each(part, signed)
 
 
 def _other_integers(values: Tensor, draw: _Draw) -> Change:

@@ -1,5 +1,6 @@
 """Large tensors in pieces, so that what is computed of them takes little memory."""
 
+import functools
 from collections.abc import Iterator
 
 import torch
@@ -47,5 +48,14 @@ def _checksum(part: Tensor) -> int:
     kind = {1: torch.uint8, 2: torch.int16}.get(part.itemsize, torch.int32)
     # What is empty, or one element, may have been expanded: then its stride is 0.
     bits = part.contiguous().as_strided((part.numel(),), (1,)).view(kind)
-    places = torch.arange(len(bits), device=bits.device) * 2 + 1
+    places = _odd_numbers(bits.device)[: len(bits)] if len(bits) <= PIECE else _odd_numbers_to(len(bits), bits.device)
     return int((bits * places).sum())
+
+
+@functools.cache
+def _odd_numbers(device: torch.device) -> Tensor:
+    return _odd_numbers_to(PIECE, device)
+
+
+def _odd_numbers_to(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, device=device) * 2 + 1

@@ -257,7 +257,7 @@ class _Division:
 
     def _compile(self, choice: Choice, part: Part) -> Boxed:
         gm = subgraph(self._gm, part.nodes, part.inputs, part.outputs)
-        promise_strides(gm, len(part.outputs))  # other parts were traced with these strides
+        promise_strides(gm, len(part.outputs), ())  # other parts were traced with these strides
         with part_of_graph():
             product, kept, blame = self._try(choice, part, gm, [n.meta["val"] for n in part.inputs])
         part.product = Product(product, kept)

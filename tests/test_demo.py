@@ -9,35 +9,39 @@ import pytest
 import torch
 
 import aotkit
-from aotkit import cli, demo
+from aotkit import cli, demo, recipe
 from aotkit.benchmark import bench
 from aotkit.benchmark.workloads import GPT2Loss, byte_tokens, tutorial_inputs
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+(OUTPUT,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
 
 
-def test_the_example_of_the_readme_runs(capsys):
+@pytest.mark.parametrize("backend", ["nop", pytest.param("inductor", marks=pytest.mark.sweep)])
+def test_the_example_of_the_readme_runs_and_prints_what_stands_below_it(backend, capsys, monkeypatch):
+    """Also as on a machine without a C++ compiler, where "auto" is `nop`: it takes a tenth of the time."""
+    monkeypatch.setattr(recipe, "default_backend", lambda: backend)
     names = {}
     exec(BLOCKS[0], names)
-    x, weight = names["x"], names["weight"]
-    want = torch.autograd.grad(names["loss"].__wrapped__(x, weight), weight)[0]
-    torch.testing.assert_close(weight.grad, want)
-    assert "save for backward" in capsys.readouterr().out
-    assert len(BLOCKS[0].strip().splitlines()) <= 11
+    assert capsys.readouterr().out == OUTPUT.replace("'inductor'", f"'{backend}'")
+    assert all(p.grad is not None for p in names["model"].parameters())
 
 
-def test_the_modules_and_plugins_of_the_readme_work():
+def test_the_plugins_of_the_readme_work():
     try:
         for block in BLOCKS[1:]:
-            with torch.no_grad():  # compiles less
-                exec(block, {"aotkit": aotkit, "x": torch.randn(2, 512)})
+            exec(block, {"aotkit": aotkit})
         x = torch.randn(3, requires_grad=True)
         assert aotkit.check(torch.sin, x, backend="mine", partition="cautious").passed
     finally:
         aotkit.unregister_backend("mine")
         aotkit.unregister_partitioner("cautious")
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 150
 
 
 def test_the_readme_names_everything_that_is_registered():

@@ -12,7 +12,6 @@ from aotkit.benchmark.workloads import ResidualLoss, gpt2, padded_texts, tutoria
 from aotkit.recipe import default_backend
 
 SECONDS = 4.0  # of measuring for each workload; compiling takes longer
-SAVING_LESS = ("min_cut", "nx_min_cut")
 
 
 def demo(progress: Callable[[str], None], show: Callable[[object], None]) -> list[BenchReport]:
@@ -24,10 +23,10 @@ def demo(progress: Callable[[str], None], show: Callable[[object], None]) -> lis
         show(extract(tutorial, *inputs, partition=partition))
     reports = [bench(tutorial, *inputs, seconds=SECONDS, progress=progress)]
     show(reports[-1])
-    chosen: dict[str, Any] = {"backends": [default_backend()], "partitions": SAVING_LESS, "seconds": SECONDS, "progress": progress}
+    chosen: Any = {"backends": [default_backend()], "partitions": ("min_cut", "nx_min_cut"), "progress": progress}
     show(_heading("One training step of a residual block, batch normalisation in training mode: 8 x 64 x 32 x 32"))
     images = torch.randn(2, 8, 64, 32, 32)
-    reports.append(bench(ResidualLoss(), *images, **chosen))
+    reports.append(bench(ResidualLoss(), *images, seconds=SECONDS, **chosen))
     show(reports[-1])
     show(
         _heading(
@@ -39,8 +38,7 @@ def demo(progress: Callable[[str], None], show: Callable[[object], None]) -> lis
     except ImportError:
         show("transformers is missing. Run `pip install 'transformers>=5'`, then this command again.")
     else:
-        texts: dict[str, Any] = dict(padded_texts())
-        reports.append(bench(model, **texts, **chosen))
+        reports.append(bench(model, seconds=SECONDS, **chosen, **padded_texts()))
         show(reports[-1])
         show(next((row.way for row in reports[-1].rows if row.way), ""))
     return reports

@@ -35,7 +35,7 @@ def byte_tokens(batch: int, length: int) -> Tensor:
     return torch.tensor(list(text[: batch * length])).view(batch, length)
 
 
-def padded_texts(length: int = 128) -> dict[str, Tensor]:
+def padded_texts(length: int = 128) -> dict[str, Any]:
     """Two texts as a tokenizer and a trainer give them, the second a quarter shorter: int64 [2, length] each."""
     tokens = byte_tokens(2, length)
     mask = torch.ones_like(tokens)

@@ -183,7 +183,8 @@ class CompiledFunction(Generic[P, R]):
                 visit = found.visit(args, kwargs)
                 return describe(
                     eager=visit.eager, capture=None if visit.eager else "dynamo", handed_over=self._handed_over,
-                    pieces=len(visit.pieces), breaks=visit.breaks, entries=found.entries, _measure=visit.kernels,
+                    pieces=len(visit.pieces), breaks=visit.breaks, entries=found.entries,
+                    all_graphs=[piece.graphs for piece in visit.pieces if piece.graphs], _measure=visit.kernels,
                 )  # fmt: skip
         except EagerOnly as e:
             return describe(eager=str(e), entries=len(self._direct))
@@ -191,8 +192,9 @@ class CompiledFunction(Generic[P, R]):
             return describe(eager=str(found.error), entries=len(self._direct))
         way, measure = found.way_in, functools.partial(found.kernels, tensors)
         return describe(
-            detour=way.detour, tier=way.tier, capture="aot", pieces=1, entries=len(self._direct), _measure=measure
-        )
+            detour=way.detour, tier=way.tier, capture="aot", pieces=1, entries=len(self._direct),
+            all_graphs=[found.graphs], _measure=measure,
+        )  # fmt: skip
 
     def _way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | DynamoFunction:
         """What takes such a call; compiles if need be.

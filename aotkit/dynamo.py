@@ -66,7 +66,7 @@ class Visit:
             raise TraceError(f"{self.name!r} runs eagerly for these inputs: {self.eager or NOTHING_TO_COMPILE}.")
         if len(reports) == 1:
             return reports[0]
-        merged = CheckReport(reports[0].subject)
+        merged = CheckReport(reports[0].subject, repeated=all(report.repeated for report in reports))
         for i, report in enumerate(reports):
             merged.comparisons += [replace(c, what=f"graph {i}: {c.what}") for c in report.comparisons]
         return merged
@@ -79,7 +79,7 @@ class Visit:
         why = "; ".join(self.breaks) or "TorchDynamo gives no reason"
         raise TraceError(
             f"{self.name!r} runs {len(self.pieces)} graphs for these inputs, so it has no single set of graphs: {why}. "
-            "Compile the part that you want to look at."
+            "`explain(...).all_graphs` has those of each; or compile the part that you want to look at."
         )
 
 

@@ -32,6 +32,7 @@ class Explanation:
         detour: why it takes AOTAutograd's wrappers into the graphs, or None if it goes straight to them.
         tier: the language of the code between the guards and the graphs: "C++", "Python", or None in eager.
         entries: how many kinds of inputs the function is compiled for now.
+        all_graphs: those of each piece, in the order in which they run; without kernels.
     """
 
     subject: str
@@ -43,6 +44,7 @@ class Explanation:
     detour: str | None = None
     tier: str | None = None
     entries: int = 0
+    all_graphs: "Sequence[Graphs]" = field(default=(), repr=False, compare=False)
     _measure: "Callable[[], Kernels] | None" = field(default=None, repr=False, compare=False)
 
     @functools.cached_property

@@ -204,6 +204,14 @@ def test_several_pieces_have_no_single_graphs():
         captured(breaks).graphs(x, w)
 
 
+def test_each_piece_has_graphs_of_its_own():
+    x, w = torch.randn(3, 4), torch.randn(4, 5, requires_grad=True)
+    first, second = captured(breaks, partition="default").explain(x, w).all_graphs
+    assert "mm.default" in str(first.forward.graph)
+    assert "cos.default" in str(second.forward.graph)
+    assert second.backward is not None
+
+
 def test_graphs_leave_the_random_state_alone():
     compiled = captured(lambda x: F.dropout(x, 0.5))
     state = torch.get_rng_state()

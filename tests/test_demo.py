@@ -9,35 +9,39 @@ import pytest
 import torch
 
 import aotkit
-from aotkit import cli, demo
+from aotkit import cli, demo, recipe
 from aotkit.benchmark import bench
-from aotkit.benchmark.workloads import GPT2Loss, byte_tokens, tutorial_inputs
+from aotkit.benchmark.workloads import gpt2, padded_texts, tutorial_inputs
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+(OUTPUT,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
 
 
-def test_the_example_of_the_readme_runs(capsys):
+@pytest.mark.parametrize("backend", ["nop", pytest.param("inductor", marks=pytest.mark.sweep)])
+def test_the_example_of_the_readme_runs_and_prints_what_stands_below_it(backend, capsys, monkeypatch):
+    """Also as on a machine without a C++ compiler, where "auto" is `nop`: it takes a tenth of the time."""
+    monkeypatch.setattr(recipe, "default_backend", lambda: backend)
     names = {}
     exec(BLOCKS[0], names)
-    x, weight = names["x"], names["weight"]
-    want = torch.autograd.grad(names["loss"].__wrapped__(x, weight), weight)[0]
-    torch.testing.assert_close(weight.grad, want)
-    assert "save for backward" in capsys.readouterr().out
-    assert len(BLOCKS[0].strip().splitlines()) <= 11
+    assert capsys.readouterr().out == OUTPUT.replace("'inductor'", f"'{backend}'")
+    assert all(p.grad is not None for p in names["model"].parameters())
 
 
-def test_the_modules_and_plugins_of_the_readme_work():
+def test_the_plugins_of_the_readme_work():
     try:
         for block in BLOCKS[1:]:
-            with torch.no_grad():  # compiles less
-                exec(block, {"aotkit": aotkit, "x": torch.randn(2, 512)})
+            exec(block, {"aotkit": aotkit})
         x = torch.randn(3, requires_grad=True)
         assert aotkit.check(torch.sin, x, backend="mine", partition="cautious").passed
     finally:
         aotkit.unregister_backend("mine")
         aotkit.unregister_partitioner("cautious")
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 150
 
 
 def test_the_readme_names_everything_that_is_registered():
@@ -51,25 +55,29 @@ def small(monkeypatch):
     only = {"backends": ["nop"], "partitions": ["default"], "seconds": 0.0}
     monkeypatch.setattr(demo, "bench", lambda *args, **options: bench(*args, **{**options, **only}))
     monkeypatch.setattr(demo, "tutorial_inputs", functools.partial(tutorial_inputs, 8, 16))
-    monkeypatch.setattr(demo, "GPT2Loss", functools.partial(GPT2Loss, layers=1, width=64))
+    monkeypatch.setattr(demo, "gpt2", functools.partial(gpt2, layers=1, width=64))
 
 
+# Said inside of TorchDynamo, which hides it, of what goes from one graph to the next.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_the_demo_shows_graphs_and_three_tables(small, capsys):
     assert cli.main(["demo"]) == 0
     shown, progress = capsys.readouterr()
     assert re.search(r"save for backward add_2, cos +\|", shown)
     assert "recomputed: 1 operation: cos" in shown
-    for name in ("tutorial", "ResidualLoss", "GPT2Loss"):
+    for name in ("tutorial", "ResidualLoss", "GPT2LMHeadModel"):
         (table,) = re.findall(rf"^{name}: torch .*\n(backend .*\neager .*\nnop .* ok)$", shown, re.MULTILINE)
         assert table.count("MiB") + table.count("KiB") + table.count(" B ") == 2, "eager and nop say what they save"
         assert f"{name}: compiling nop x default" in progress
+    (how,) = re.findall(r"captured by TorchDynamo, .* in 2 graphs: .*\n +stays in Python: (.*)$", shown, re.MULTILINE)
+    assert "modeling_gpt2.py" in how
 
 
 def test_the_demo_without_transformers_says_how_to_get_it(small, capsys, monkeypatch):
     def missing():
         raise ImportError("no module named transformers")
 
-    monkeypatch.setattr(demo, "GPT2Loss", missing)
+    monkeypatch.setattr(demo, "gpt2", missing)
     assert cli.main(["demo"]) == 0
     assert "pip install 'transformers>=5'" in capsys.readouterr().out
 
@@ -79,14 +87,17 @@ def test_the_demo_fails_if_a_backend_is_wrong(small, capsys, monkeypatch):
         return lambda *inputs: [x * 2 if x.is_floating_point() else x for x in gm(*inputs)]
 
     options = {"backends": [wrong], "partitions": ["default"], "seconds": 0.0}
-    monkeypatch.setattr(demo, "bench", lambda *args, **ignored: bench(*args, **options))
+    monkeypatch.setattr(demo, "bench", lambda *args, **chosen: bench(*args, **{**chosen, **options}))
     assert cli.main(["demo"]) == 1
     assert "differs by up to" in capsys.readouterr().out
 
 
-def test_gpt2_is_captured_as_one_graph():
-    model = aotkit.compile(GPT2Loss(layers=1, width=64), backend="nop", capture="dynamo")
-    assert model.graphs(byte_tokens(2, 128)).backward is not None
+def test_the_texts_of_the_demo_are_padded_as_a_tokenizer_pads():
+    texts = padded_texts(64)
+    assert texts["attention_mask"].sum(1).tolist() == [64, 48]
+    assert (texts["input_ids"][1, 48:] == 0).all()
+    assert (texts["labels"] == -100).sum() == 16
+    assert torch.equal(texts["labels"][0], texts["input_ids"][0])
 
 
 @pytest.mark.parametrize(("kind", "names"), [("backends", "nop"), ("partitioners", "nx_min_cut")])

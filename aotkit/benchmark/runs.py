@@ -16,7 +16,7 @@ from aotkit.benchmark.timing import Step, interleave
 from aotkit.compiled_function import Capture
 from aotkit.compiler import compile
 from aotkit.copies import cotangent
-from aotkit.errors import AotkitError, MismatchError, TraceError
+from aotkit.errors import AotkitError, MismatchError
 from aotkit.input_copies import copy_inputs
 from aotkit.inspection import saved_bytes
 from aotkit.interfaces import Partitioner
@@ -126,13 +126,12 @@ class _Workload:
             self._call(compiled)
             row.compile_seconds = time.perf_counter() - start
             row.status = row.check = "ok"
-            row.saved_bytes = saved_bytes(self._call(compiled.graphs))
-        except TraceError as e:
-            if row.compile_seconds is None:
-                row.status, row.check = "failed", _reason(e)
-                return None
-            # It ran, but as no single graph.
-            row.status, row.check = "eager" if "runs eagerly" in str(e) else "ok", _reason(e)
+            how = self._call(compiled.explain)
+            row.way = how.way
+            if how.eager is None:
+                row.saved_bytes = sum(map(saved_bytes, how.all_graphs))
+            else:
+                row.status, row.check = "eager", f"runs eagerly: {how.eager}"
         except Exception as e:
             row.status, row.check = "failed", _reason(e)
             return None

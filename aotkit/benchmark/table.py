@@ -34,6 +34,7 @@ class Row:
         saved_bytes: distinct storage that only backward needs; None if unknown.
         compile_seconds: of the first call, with the check.
         check: "ok", or why it is not.
+        way: how a call comes to its graphs, in words.
         status: "ok", "eager" (it runs, but uncompiled), "failed", "unavailable", or "" for the base line.
     """
 
@@ -43,6 +44,7 @@ class Row:
     saved_bytes: int | None = None
     compile_seconds: float | None = None
     check: str = ""
+    way: str = ""
     status: str = ""
 
     @property

@@ -35,27 +35,28 @@ def byte_tokens(batch: int, length: int) -> Tensor:
     return torch.tensor(list(text[: batch * length])).view(batch, length)
 
 
-class GPT2Loss(nn.Module):
-    """Hugging Face's GPT2LMHeadModel over bytes, with random weights: token ids -> mean cross entropy.
+def padded_texts(length: int = 128) -> dict[str, Any]:
+    """Two texts as a tokenizer and a trainer give them, the second a quarter shorter: int64 [2, length] each."""
+    tokens = byte_tokens(2, length)
+    mask = torch.ones_like(tokens)
+    mask[1, -(length // 4) :] = 0
+    return {"input_ids": tokens * mask, "attention_mask": mask, "labels": tokens.masked_fill(mask == 0, -100)}
+
+
+def gpt2(layers: int = 2, width: int = 768, length: int = 128) -> nn.Module:
+    """Hugging Face's GPT2LMHeadModel over bytes, with random weights.
 
     Raises:
         ImportError: transformers is not installed.
     """
+    from transformers import GPT2Config, GPT2LMHeadModel
 
-    def __init__(self, layers: int = 4, width: int = 768, length: int = 128) -> None:
-        super().__init__()
-        from transformers import GPT2Config, GPT2LMHeadModel
-
-        config: Any = GPT2Config(
-            vocab_size=256, n_positions=length, n_embd=width, n_layer=layers, n_head=width // 64,
-            bos_token_id=0, eos_token_id=0, use_cache=False,
-        )  # fmt: skip
-        self.model = GPT2LMHeadModel(config)
-        self.model.loss_type = "ForCausalLM"  # otherwise it logs a warning, which splits Dynamo's graph in two
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        loss: Tensor = self.model(input_ids=tokens, labels=tokens).loss
-        return loss
+    config: Any = GPT2Config(
+        vocab_size=256, n_positions=length, n_embd=width, n_layer=layers, n_head=width // 64,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    model: nn.Module = GPT2LMHeadModel(config)
+    return model
 
 
 class ResidualBlock(nn.Module):

@@ -238,7 +238,8 @@ class CompiledFunction(Generic[P, R]):
         except (EagerOnly, TraceError) as e:
             if self._options["capture"] == "aot" or (isinstance(e, EagerOnly) and e.final):
                 raise
-            return self._hand_over(str(e)), []
+            reason, _, _ = str(e).partition(". ")  # what follows is advice
+            return self._hand_over(reason), []
 
     def _hand_over(self, reason: str) -> DynamoFunction:
         """From now on TorchDynamo captures whatever has not been compiled."""

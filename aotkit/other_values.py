@@ -32,7 +32,9 @@ def near_values(values: Tensor) -> Tensor:
     if not (values.is_floating_point() or values.is_complex()):
         return values.clone()
     draw = _Draw(values)
-    return _in_pieces(values, lambda part: part * draw.each(part, lambda amounts: 1 - amounts / 4).to(values.real.dtype))
+    return _in_pieces(
+        values, lambda part: part * draw.each(part, lambda amounts: 1 - amounts / 4).to(values.real.dtype)
+    )
 
 
 Change = Callable[[Tensor], Tensor]

@@ -366,6 +366,7 @@ def test_compiled_submodule_in_a_plain_model(compile):
     yield other(x), [type(m).__name__.removeprefix("Compiled") for m in other]
 
 
+@pytest.mark.filterwarnings("ignore:.* is not initialised yet:aotkit.errors.EagerCallWarning")
 @agrees
 def test_lazy_submodule(compile):
     m = compile(nn.Sequential(nn.LazyLinear(4), nn.ReLU()))

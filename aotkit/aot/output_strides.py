@@ -11,6 +11,8 @@ from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node, map_arg
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from aotkit.aot.graph_modules import renew_code
+
 aten = torch.ops.aten
 PROMISED = "aotkit_strides"  # in the metadata of a graph's output: what `keep_strides` was given
 
@@ -70,7 +72,7 @@ def keep_strides(gm: GraphModule) -> None:
             # What is saved is the copy, too: else both would stay in memory.
             results = [copied if r is node else r for r in results]
     output.args = (tuple(results),)
-    gm.recompile()
+    renew_code(gm)
 
 
 def _refreshed(node: Node) -> Any:

@@ -229,6 +229,8 @@ class CompiledFunction(Generic[P, R]):
     def _choose(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Entry | Failure | DynamoFunction, list[Any]]:
+        if aot.COMPILE_LOCK.is_held_here():  # Dynamo's own lock could be waited for by who waits for this one
+            raise EagerOnly("it is a part of something that is being compiled as a whole", final=True)
         if (reason := aot.why_eager()) is not None:
             raise EagerOnly(reason, final=True)
         if self._dynamo is not None:
@@ -256,8 +258,9 @@ class CompiledFunction(Generic[P, R]):
             return self._call_eagerly(str(e), args, kwargs)
         except OwnError as e:
             # It shall raise that once more, now having done to its inputs what it does before.
-            reason = f"on copies of its inputs it raises {type(e.error).__name__}: {e.error}"
-            return self._call_eagerly(reason, args, kwargs)
+            result = self.__wrapped__(*args, **kwargs)
+            self._tell_of_eager_call(f"on copies of its inputs it raises {type(e.error).__name__}: {e.error}")
+            return result
         if isinstance(found, Entry):
             return found.run(tensors)
         if isinstance(found, Failure):  # of which the user has been warned

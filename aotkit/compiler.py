@@ -92,7 +92,8 @@ def compile(
             in either case calls that run eagerly, calls with a `generator=` and operators that
             `aotkit/random_operators.py` does not list.
         on_error: "raise", or "eager": warn and run the function uncompiled.
-        strict: raise TraceError in place of the warning `EagerCallWarning` where a whole call runs uncompiled.
+        strict: raise TraceError in place of the warning `EagerCallWarning` where a whole call runs uncompiled though
+            nothing failed. Where TorchDynamo captures the function, that is known after the call has been made.
 
     While a function is compiled, that is in its first call for each kind of input, stand-ins are in the places of the
     tensors that it captures. Other threads may call compiled functions meanwhile, but not the uncompiled module or

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from aotkit import aot
 from aotkit.captured import CapturedCompiler, CapturedGraph, visits
 from aotkit.comparison import CheckReport
-from aotkit.errors import TraceError
+from aotkit.errors import AotkitError, TraceError
 from aotkit.interfaces import Graphs
 from aotkit.recipe import Recipe
 
@@ -26,12 +26,14 @@ class Visit:
         pieces: the captured graphs, in the order in which they ran.
         breaks: why there are several, and what stays in Python: the reasons that Dynamo gives.
         eager: why the whole call ran uncompiled; None if it did not.
+        error: why a piece of it did.
     """
 
     name: str
     pieces: list[CapturedGraph] = field(default_factory=list)
     breaks: list[str] = field(default_factory=list)
     eager: str | None = None
+    error: AotkitError | None = None
 
     @property
     def graphs(self) -> Graphs:
@@ -61,6 +63,8 @@ class Visit:
         Raises:
             TraceError: none of them is compiled.
         """
+        if self.error is not None:
+            raise self.error
         reports = [piece.report for piece in self.pieces if piece.report is not None]
         if not reports:
             raise TraceError(f"{self.name!r} runs eagerly for these inputs: {self.eager or NOTHING_TO_COMPILE}.")
@@ -72,6 +76,8 @@ class Visit:
         return merged
 
     def _piece(self) -> CapturedGraph:
+        if self.error is not None:
+            raise self.error
         if len(self.pieces) == 1:
             return self.pieces[0]
         if not self.pieces:
@@ -94,7 +100,10 @@ class DynamoFunction:
     def __init__(self, recipe: Recipe, dynamic: bool | None, check: bool, on_error: str, strict: bool) -> None:
         self._recipe = recipe
         self._on_error = on_error
-        self._compiler = CapturedCompiler(recipe, check, on_error)
+        self._nothing = NOTHING_TO_COMPILE
+        # torch keeps compilers for ever, and would keep the function's module with it.
+        nothing: Any = None
+        self._compiler = CapturedCompiler(replace(recipe, fn=nothing), check, on_error)
         self._call = aot.dynamo_compile(recipe.fn, self._compiler, dynamic, strict)
 
     @property
@@ -117,6 +126,8 @@ class DynamoFunction:
             return self._recipe.fn(*args, **kwargs), None
         finally:
             visits.reset(token)
+        if (outer := visits.get()) is not None:  # what is compiled in a part of another function is so in that, too
+            outer[0].extend(visited)
         return result, None if visited else self._why_eager(breaks)
 
     def visit(self, args: Sequence[Any], kwargs: Mapping[str, Any], check: bool = False) -> Visit:
@@ -133,11 +144,10 @@ class DynamoFunction:
                 self._call(*args, **kwargs)
         finally:
             visits.reset(token)
-        for piece in visited:
-            if piece.error is not None:
-                raise piece.error
+        error = next((piece.error for piece in visited if piece.error is not None), None)
+        eager = str(error) if error is not None else None if visited else self._why_eager(breaks)
         reasons = list(dict.fromkeys(piece.ends_because for piece in visited if piece.ends_because))
-        return Visit(self._recipe.name, visited, reasons, None if visited else self._why_eager(breaks))
+        return Visit(self._recipe.name, visited, reasons, eager, error)
 
     def _why_eager(self, breaks: Mapping[str, int]) -> str:
         if self._compiler.compiled >= aot.MOST_DYNAMO_VARIANTS:
@@ -145,5 +155,7 @@ class DynamoFunction:
                 f"TorchDynamo has compiled it {self._compiler.compiled} times, for other arguments each time, and "
                 "compiles no more; pass what changes as tensors"
             )
-        new = [reason for reason, count in aot.graph_breaks().items() if count > breaks.get(reason, 0)]
-        return f"{NOTHING_TO_COMPILE} ({'; '.join(new)})" if new else NOTHING_TO_COMPILE
+        new = [aot.in_short(reason) for reason, count in aot.graph_breaks().items() if count > breaks.get(reason, 0)]
+        if new:  # Dynamo tells them only when it compiles
+            self._nothing = f"{NOTHING_TO_COMPILE} ({'; '.join(new)})"
+        return self._nothing

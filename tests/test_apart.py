@@ -30,3 +30,12 @@ def test_one_memory_from_the_start():
 def test_a_storage_counts_as_a_whole():
     whole = torch.zeros(10)
     assert not Apart()([whole[:2], whole[5:]])
+
+
+def test_what_grows_where_it_is_moves():
+    apart, array = Apart(), np.zeros(200, np.float32)
+    other = torch.from_numpy(array[16:21])
+    assert apart([torch.from_numpy(array[:8]), other])
+    assert apart([torch.from_numpy(array[:8]), other])
+    assert not apart([torch.from_numpy(array[:40]), other])
+    assert not apart([torch.from_numpy(array[:24:3]), other])  # as many elements, farther apart

@@ -1,6 +1,8 @@
 """capture="dynamo": Python that depends on the values of tensors, and aotkit's backends under `torch.compile`."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -385,11 +387,36 @@ class Averaging(nn.Module):
         return y * self.scale.clone()
 
 
+class Codebook(nn.Module):
+    """Backward needs a view of what a buffer was before the call."""
+
+    def __init__(self, view):
+        super().__init__()
+        self.linear, self.view = nn.Linear(4, 4), view
+        self.register_buffer("book", torch.randn(4, 4))
+
+    def forward(self, x):
+        y = (self.linear(x) @ self.view(self.book.clone())).sin()
+        with torch.no_grad():
+            self.book.mul_(0.5).add_(y.mean())
+        return y
+
+
+MUTATING = {
+    "averaging": Averaging,
+    "batch norm": lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU()),
+    "transposed": lambda: Codebook(lambda book: book.t()),
+    "sliced": lambda: Codebook(lambda book: book[:, 1:]),
+    "viewed": lambda: Codebook(lambda book: book.view(2, 8).view(4, 4)),
+}
+
+
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
 @pytest.mark.parametrize("name", ["inductor", "nop"])
-@pytest.mark.parametrize("make", [Averaging, lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU())])
-def test_buffers_that_a_graph_writes_to(make, name, partitioner):
+@pytest.mark.parametrize("make", MUTATING.values(), ids=MUTATING)
+def test_buffers_that_a_graph_writes_to(make, name, partitioner, capture):
     eager = make()
-    compiled = captured(copy.deepcopy(eager), backend=name, partition=partitioner)
+    compiled = captured(copy.deepcopy(eager), backend=name, partition=partitioner, capture=capture, check=False)
     x = torch.randn(5, 4)
     runs = []
     for module in (eager, compiled):
@@ -398,3 +425,14 @@ def test_buffers_that_a_graph_writes_to(make, name, partitioner):
         with torch.no_grad():
             runs.append((module(x), [p.grad for p in module.parameters()], module.state_dict()))
     torch.testing.assert_close(runs[1], runs[0])
+
+
+def test_a_captured_module_is_freed():
+    module = nn.Linear(3, 3)
+    weight = weakref.ref(module.weight)
+    compiled = captured(module)
+    compiled(torch.randn(2, 3)).sum().backward()
+    del module, compiled
+    torch.compiler.reset()
+    gc.collect()
+    assert weight() is None

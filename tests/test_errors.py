@@ -404,6 +404,17 @@ def test_wrong_arguments_give_pythons_own_error(check):
 
 
 @pytest.mark.parametrize("check", [True, False])
+def test_strict_leaves_the_functions_own_errors(check):
+    def f(x):
+        if x.shape[0] == 0:
+            raise ValueError("empty batch")
+        return x * 2
+
+    with pytest.raises(ValueError, match="empty batch"):
+        aotkit.compile(f, backend="nop", check=check, strict=True)(torch.ones(0, 3))
+
+
+@pytest.mark.parametrize("check", [True, False])
 def test_data_dependent_code_is_located_and_dynamo_suggested(check):
     def clip(x):
         if x.sum() > 0:

@@ -27,6 +27,7 @@ from aotkit.aot.dynamo import (
     dynamo_compile,
     graph_break_of,
     graph_breaks,
+    in_short,
     is_dynamos_own,
     uncompiled_graph,
 )
@@ -136,6 +137,7 @@ __all__ = [
     "has_torch_operators",
     "hidden_overlap",
     "if_on_cpu",
+    "in_short",
     "is_data_dependent",
     "is_dynamos_own",
     "is_for_dynamo",

@@ -10,19 +10,20 @@ from torch import Tensor
 from aotkit.aot.tensors import has_storage
 
 Span = tuple[int, int]  # addresses
+Place = tuple[int, int]  # an address, and a number of elements
 
 
 class _Known(NamedTuple):
     """What is known of the tensors that have stayed: parameters, buffers.
 
     Attributes:
-        places: number of an input -> address of its first element.
+        places: number of an input -> address of its first element, and number of elements, which lie one after another.
         moving: numbers of the other tensors.
         begins, ends: of the storages of those that stay, in order.
         apart: whether these have nothing in common.
     """
 
-    places: dict[int, int]
+    places: dict[int, Place]
     moving: list[int]
     begins: list[int]
     ends: list[int]
@@ -42,7 +43,7 @@ class Apart:
         """Whether they lie apart; False is "perhaps not"."""
         if (known := self._known) is None:
             known = self._known = _known(inputs, [])
-        moved = [i for i, place in known.places.items() if inputs[i].data_ptr() != place]
+        moved = [i for i, place in known.places.items() if _place(inputs[i]) != place]
         if moved:
             known = self._known = _known(inputs, [*known.moving, *moved])
         if not known.apart:
@@ -52,10 +53,18 @@ class Apart:
 
 
 def _known(inputs: Sequence[Any], moving: list[int]) -> _Known:
-    staying = [i for i, x in enumerate(inputs) if has_storage(x) and i not in moving]
+    tensors = [i for i, x in enumerate(inputs) if has_storage(x)]
+    staying = [i for i in tensors if i not in moving and inputs[i].is_contiguous()]
+    moving = [i for i in tensors if i not in staying]
     spans = sorted(_span(inputs[i]) for i in staying if inputs[i].numel())
     begins, ends = [begin for begin, _ in spans], [end for _, end in spans]
-    return _Known({i: inputs[i].data_ptr() for i in staying}, moving, begins, ends, _are_apart(spans))
+    places = {i: (inputs[i].data_ptr(), inputs[i].numel()) for i in staying}
+    return _Known(places, moving, begins, ends, _are_apart(spans))
+
+
+def _place(tensor: Tensor) -> Place | None:
+    """None for elements that do not lie one after another."""
+    return (tensor.data_ptr(), tensor.numel()) if tensor.is_contiguous() else None
 
 
 def _span(tensor: Tensor) -> Span:

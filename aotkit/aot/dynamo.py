@@ -89,10 +89,10 @@ def is_dynamos_own(error: Exception) -> bool:
 
 
 def graph_breaks() -> dict[str, int]:
-    """How often Dynamo has ended a graph early so far, by the reasons in short that it gives."""
+    """How often Dynamo has ended a graph early so far, by the reasons that it gives."""
     from torch._dynamo.utils import counters
 
-    return {_first_line(reason): count for reason, count in counters["graph_break"].items()}
+    return dict(counters["graph_break"])
 
 
 def graph_break_of(gm: GraphModule) -> str | None:
@@ -103,11 +103,12 @@ def graph_break_of(gm: GraphModule) -> str | None:
     frame = next((f for f in reversed(reason.user_stack) if not is_installed(f.filename)), None)
     frame = frame or (reason.user_stack[-1] if reason.user_stack else None)
     where = f" at {frame.filename}:{frame.lineno}" if frame else ""
-    return f"{_first_line(reason.reason)}{where}"
+    return f"{in_short(reason.reason)}{where}"
 
 
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]
+def in_short(reason: str) -> str:
+    """A reason of Dynamo's without its advice."""
+    return reason.strip().partition("\n")[0]
 
 
 def captured_copy(gm: GraphModule) -> GraphModule:

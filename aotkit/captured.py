@@ -4,7 +4,7 @@ import contextvars
 import functools
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -187,15 +187,18 @@ class CapturedGraph:
         """The input that follows the captured ones: the seed of a call, where it needs one."""
         return [new_seed()] if self._seeded else []
 
-    def _randomness(self) -> Any:
-        return aot.SharedRandom(Draws(*self._seed() or (None,)))
+    def _randomness(self, *seed: Tensor) -> AbstractContextManager[Any]:
+        """What eager code runs under to draw the compiled graph's numbers, from a new seed if none is given."""
+        if self._recipe.random != "shared":
+            return nullcontext()
+        return aot.SharedRandom(Draws(*seed or self._seed() or (None,)))
 
     def _compare(self, inputs: Sequence[Any], input_names: Sequence[str]) -> CheckReport:
         recipe = self._recipe
         where = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
         tensors = [inputs[i] for i in where]
         names = [input_names[i] for i in where]
-        plan = Plan(randomness=self._randomness) if recipe.random == "shared" else Plan()
+        plan = Plan(randomness=self._randomness)
 
         def filled(fn: Callable[..., Any], names: Sequence[str] = ()) -> Run:
             def call(copies: list[Tensor]) -> Any:
@@ -228,12 +231,10 @@ class CapturedGraph:
 
     def _traced_again(self, run: Run, tensors: Sequence[Tensor], recipe: Recipe) -> Run:
         """Compile it once more when Dynamo is done, for these very inputs."""
-        shared = recipe.random == "shared"
 
         def flat(*fakes: Tensor) -> Any:
             values, seeds = list(fakes[: len(tensors)]), fakes[len(tensors) :]
-            randomness = aot.SharedRandom(Draws(*seeds or (None,))) if shared else Plan().randomness()
-            with randomness, run(values) as outputs:
+            with self._randomness(*seeds), run(values) as outputs:
                 return outputs
 
         with aot.COMPILE_LOCK, aot.random_state():

@@ -64,7 +64,7 @@ def copy_saved_mutated_inputs(forward: GraphModule, num_outputs: int) -> None:
     Inductor's passes drop the copy that AOTAutograd makes.
     """
     # Passes drop the copy that AOTAutograd makes of one before it takes a view of it.
-    mutated = {_memory(node) for node in mutated_inputs(forward.graph) | inputs_written_to(forward.graph)} - {None}
+    mutated = {_memory(node) for node in mutated_inputs(forward.graph)} - {None}
     inputs_end = next(node for node in forward.graph.nodes if node.op != "placeholder")
     output = forward.graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
@@ -111,16 +111,13 @@ def has_torch_operators(gm: GraphModule) -> bool:
 
 
 def mutated_inputs(graph: Graph) -> set[Any]:
-    """The placeholders whose tensors the graph's function changes in place."""
+    """The placeholders whose tensors the graph's function changes in place: it returns their values, or writes them."""
     descriptions = tree_leaves(graph.output_node().meta.get("desc", ()))
     changed = [getattr(description, "mutated_input", None) for description in descriptions]
     inputs = graph.find_nodes(op="placeholder")
-    return {node for node in inputs if any(node.meta.get("desc") == c for c in changed if c is not None)}
-
-
-def inputs_written_to(graph: Graph) -> set[Any]:
-    """The placeholders that a graph itself writes to, at its end."""
-    return {node.args[0] for node in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)}
+    returned = {node for node in inputs if any(node.meta.get("desc") == c for c in changed if c is not None)}
+    written = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    return returned | {node.args[0] for node in written}
 
 
 def separate_gradients(backward: GraphModule) -> None:

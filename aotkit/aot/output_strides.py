@@ -71,8 +71,8 @@ def keep_strides(gm: GraphModule) -> None:
             copied = _copied(gm.graph, node, order)
             # What is saved is the copy, too: else both would stay in memory.
             results = [copied if r is node else r for r in results]
-    output.args = (tuple(results),)
-    renew_code(gm)
+            output.args = (tuple(results),)
+            renew_code(gm)
 
 
 def _refreshed(node: Node) -> Any:
@@ -96,11 +96,11 @@ def _are_equal(shape: Sequence[Any], strides: Sequence[Any], others: Sequence[An
 
 def _order(shape: Sequence[Any], strides: Sequence[Any]) -> list[int] | None:
     """The order of dimensions in which values with these strides lie in memory without a gap; None if they do not."""
-    dims = range(len(shape))
+    dims = list(range(len(shape)))
     if all(type(n) is int for n in (*shape, *strides)):
-        dims = sorted(dims, key=lambda d: (-strides[d], d))  # type: ignore[assignment]
-    dense = [math.prod(shape[e] for e in list(dims)[at + 1 :]) for at in range(len(shape))]
-    return list(dims) if _are_equal([shape[d] for d in dims], [strides[d] for d in dims], dense) else None
+        dims.sort(key=lambda d: -strides[d])
+    dense = [math.prod(shape[e] for e in dims[at + 1 :]) for at in range(len(shape))]
+    return dims if _are_equal([shape[d] for d in dims], [strides[d] for d in dims], dense) else None
 
 
 def _copied(graph: Graph, node: Node, order: Sequence[int]) -> Node:

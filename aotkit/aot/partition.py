@@ -129,7 +129,6 @@ def must_save(node: Node) -> bool:
 def _keep_readers_of_mutated_inputs(graph: Graph) -> None:
     """What reads an input that the function changes in place cannot run later, when the input has its new value."""
     mutated = mutated_inputs(graph)
-    mutated |= {node.args[0] for node in graph.nodes if node.target is torch.ops.aten.copy_.default}
     if not mutated:
         return
     for node in graph.nodes:

@@ -15,7 +15,6 @@ FAST = [
     "gpt2", "llama", "bert", "t5", "vit", "clip", "whisper", "gru_packed", "convolutional", "checkpointed", "gcn",
     "schnet",
 ]  # fmt: skip
-ROUNDING = "the check takes the size of a key bias's gradient, which is rounding, for what a difference may be"
 STRIDES = "PyTorch's kernel returns other strides than its fake: torch.compile fails in the same way"
 NOT_FOUND = "TorchDynamo leaves torch's recurrent modules alone: torch.compile runs it eagerly, too"
 GAPS = {

@@ -25,6 +25,10 @@ class Budget:
         """Count from now on."""
         self._start = self._clock()
 
+    def use_up(self) -> None:
+        """Leave nothing of it: something else has come to an end."""
+        self.seconds = 0.0
+
     @property
     def left(self) -> float:
         """Seconds; below 0 when it is used up."""

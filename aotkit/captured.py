@@ -16,7 +16,14 @@ from aotkit.budget import Budget
 from aotkit.calls import Product
 from aotkit.comparison import CheckReport
 from aotkit.copies import Plan, Run, at_once, run_on_copies
-from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, TraceError, warn_of_eager_call, warn_of_fallback
+from aotkit.errors import (
+    HIDDEN_OVERLAP,
+    AotkitError,
+    EagerOnly,
+    TraceError,
+    warn_of_eager_call,
+    warn_of_fallback,
+)
 from aotkit.interfaces import Graphs
 from aotkit.pipeline import Pipeline
 from aotkit.random import Draws, SeedNeeded, new_seed
@@ -105,7 +112,8 @@ class CapturedGraph:
             return self._gm(*inputs)  # type: ignore[no-any-return]
         if (self.is_unchecked or again) and self.graphs is not None and self.error is None:
             try:
-                self.report = self._compare(inputs, self.graphs.input_names)
+                compare = functools.partial(self._compare, inputs, self.graphs.input_names)
+                self.report = checker.memory_permitting(self._recipe.subject, compare)
                 checker.raise_if_different(self.report)
                 self.is_unchecked = False
             except AotkitError as e:

@@ -6,25 +6,51 @@ them the first one's backward pass runs once more, which finds saved values that
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from aotkit.aot import pytree
 from aotkit.budget import Budget
 from aotkit.comparison import CheckReport, Comparison, compare_values
 from aotkit.copies import Outcome, Plan, Run, run_on_copies
-from aotkit.errors import MismatchError, UndecidedWarning, warn_user
+from aotkit.errors import MismatchError, UndecidedWarning, is_out_of_memory, warn_user
 from aotkit.judgement import Judgement, doubted, judge
 from aotkit.second_run import SecondRun, run_again
 
 QUITE_ELSE = 100  # times what rounding may be
 # What a check may take once the function is compiled: so many runs of eager, and so many seconds more.
 STEPS, SECONDS = 10, 10.0
+NO_MEMORY = "there is no memory to run it beside eager on copies of its inputs. A smaller batch can be checked"
 
 
+def memory_permitting(subject: str, compare: Callable[[], CheckReport]) -> CheckReport:
+    """The report of a comparison; undecided where memory does not suffice: a call that fits alone is not to fail."""
+    try:
+        return compare()
+    except Exception as e:
+        if not is_out_of_memory(e):
+            raise
+        return unmeasured(subject)
+
+
+def unmeasured(subject: str) -> CheckReport:
+    """Of a call that there was no memory to compare for."""
+    return CheckReport(subject, [Comparison("everything", undecided=NO_MEMORY)])
+
+
+@contextmanager
+def memory_given_back() -> Iterator[None]:
+    """Leave none of a GPU's memory with torch that is used inside alone: float64 and attention in parts take much."""
+    yield
+    torch.cuda.empty_cache()
+
+
+@memory_given_back()
 def check(
     subject: str,
     names: Sequence[str],
@@ -195,7 +221,7 @@ def _unlike_first(outputs: Any, third: Any) -> tuple[list[Comparison], dict[str,
 def raise_if_different(report: CheckReport) -> None:
     """Raise MismatchError, with the report attached as `.report`, unless it passed; warn if that is not certain."""
     if report.undecided:
-        message = f"{report} There was no time for more: `check` on the compiled function compares again."
+        message = f"{report} `check` on the compiled function compares again."
         warn_user(message, UndecidedWarning)
     if not report.passed:
         error = MismatchError(str(report))

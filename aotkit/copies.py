@@ -239,7 +239,8 @@ def _cotangents(roots: Sequence[Tensor], which: int) -> list[Tensor]:
 
 def cotangent(output: Tensor, index: int) -> Tensor:
     """Random values, different for each element, so that a permuted or summed gradient cannot pass."""
-    generator = torch.Generator().manual_seed(COTANGENT_SEED + index)
+    device = output.device if output.is_cuda else torch.device("cpu")  # a language model's logits take seconds on a CPU
+    generator = torch.Generator(device).manual_seed(COTANGENT_SEED + index)
     dtype = torch.complex64 if output.is_complex() else torch.float32
-    values = torch.randn(output.shape, generator=generator, dtype=dtype, device="cpu")
+    values = torch.randn(output.shape, generator=generator, dtype=dtype, device=device)
     return values.to(device=output.device, dtype=output.dtype)

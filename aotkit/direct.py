@@ -9,14 +9,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import torch
-
 from aotkit import aot
 from aotkit.arguments import Arguments, flatten
 from aotkit.captures import find_captures
 from aotkit.comparison import CheckReport
-from aotkit.entry import Entry, Failure, new_entry
-from aotkit.errors import AotkitError, EagerOnly, TraceError, warn_of_fallback
+from aotkit.entry import Entry, Failure, new_entry, unchecked_entry
+from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, is_out_of_memory, warn_of_fallback
 from aotkit.executed import Followed, Unfollowed, executed_by
 from aotkit.family import Families, Found
 from aotkit.guards import ArgumentGuard, Guard, GuardSource
@@ -106,7 +104,7 @@ class DirectFunction:
             if (reason := aot.why_eager_tensor(tensor)) is not None:
                 raise EagerOnly(reason, final=not aot.is_for_dynamo(tensor))
         entry = self._try_entry(signature)
-        if isinstance(entry, Entry) or not _out_of_memory(entry.error):
+        if isinstance(entry, Entry) or not is_out_of_memory(entry.error):
             self._families.add(args, kwargs, guard, signature.tensors, entry)
         self._recompilations.count(lambda: describe(self._parameters, arguments, signature, walk))
         return entry, signature.tensors
@@ -148,20 +146,16 @@ class DirectFunction:
         try:
             # Its backward pass, which may run functions too, is not watched while it is traced.
             ran = outcome_in_eager(signature) if self._check or signature.is_watched else None
-            want = ran if self._check else None
-            return new_entry(self._recipe, signature, want)
+            return new_entry(self._recipe, signature, ran if self._check else None)
+        except OwnError as e:
+            if signature.is_watched or not is_out_of_memory(e):
+                raise
+            return unchecked_entry(self._recipe, signature)
         except AotkitError as e:
             if self._on_error == "raise" or (self._plain and isinstance(e, TraceError)):
                 raise
             warn_of_fallback(self._recipe.name, e)
             return Failure(e, signature)
-
-
-def _out_of_memory(error: BaseException | None) -> bool:
-    """Whether something failed for want of memory, so that it may work the next time."""
-    while error is not None and not isinstance(error, MemoryError | torch.OutOfMemoryError):
-        error = error.__cause__
-    return error is not None
 
 
 def _root_name(fn: Callable[..., Any]) -> str:

@@ -4,6 +4,8 @@ import inspect
 import warnings
 from typing import Any
 
+import torch
+
 HIDDEN_OVERLAP = "it mutates an input whose memory another has, too, through another storage, as NumPy arrays give it"
 
 
@@ -91,11 +93,18 @@ class EagerFallbackWarning(EagerCallWarning):
 
 
 class UndecidedWarning(UserWarning):
-    """A check had no time to find out whether some of what differs from eager is rounding."""
+    """A check had no time, or no memory, to find out whether what differs from eager is rounding."""
 
 
 class RecompilationWarning(UserWarning):
     """A function compiles again and again, for inputs that are different each time."""
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether something failed for want of memory, so that it may work the next time."""
+    while error is not None and not isinstance(error, MemoryError | torch.OutOfMemoryError):
+        error = error.__cause__
+    return error is not None
 
 
 def warn_of_eager_call(name: str, reason: str) -> None:

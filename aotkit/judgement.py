@@ -161,7 +161,7 @@ def _excuse_rounding(doubts: Sequence[Doubt], references: References) -> None:
             fewer = NUDGES / max(references.nudges, 1)
             larger = functools.partial(_scaled, references, fewer)
             if not references.nudges or _excused(doubt, references, larger) or not _is_gross(doubt, references):
-                c.problem, c.undecided = None, f"{c.problem}, perhaps by rounding: there was no time to find out"
+                c.problem, c.undecided = None, f"{c.problem}, perhaps by rounding: there was no time, or no memory, to find out"
                 continue
         if not references.is_steady(doubt.name):
             c.problem = f"{c.problem}; eager itself gives something else each time"

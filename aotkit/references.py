@@ -1,4 +1,4 @@
-"""Runs of the eager function that tell what rounding does to it, made when they are asked for, while there is time."""
+"""Runs of the eager function that tell what rounding does to it, made when they are asked for, while there is time and memory."""
 
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,6 +15,7 @@ from aotkit.aot.unwritten import Filled
 from aotkit.aot.widened import Widened
 from aotkit.budget import Budget
 from aotkit.copies import Outcome, Plan, Run, run_on_copies, same_random
+from aotkit.errors import is_out_of_memory
 from aotkit.pieces import same_values
 from aotkit.rounding import Spread, are_close, distance, in_float64, is_floating, nudge, size_of
 
@@ -179,7 +180,9 @@ class References:
 
         try:
             run = run_on_copies(run_so, self._tensors, replace(self._plan, change=change if wide else before))
-        except Exception:  # then there is no such reference
+        except Exception as e:  # then there is no such reference
+            if is_out_of_memory(e):  # of eager in its own types alone, too little can be told
+                self.budget.use_up()
             return None
         found = self._values_of(run)
         alike = all(w in found and found[w].shape == value.shape for w, value in self.wanted.items())

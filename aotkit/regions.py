@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from aotkit.aot import copy_graph, part_of_graph, promise_strides
 from aotkit.calls import Blame, Boxed, Product, boxed_call, callable_of, checked_once, results_of
-from aotkit.errors import CompileError
+from aotkit.errors import CompileError, is_out_of_memory
 from aotkit.inspection.nodes import is_operation, operator_name, producer
 from aotkit.inspection.source import source_line
 from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Kernel, Region, Regions
@@ -282,7 +282,7 @@ class _Division:
     def _as_it_is(self, choice: Choice, part: Part, kept: GraphModule, text: str, error: Exception) -> GraphModule:
         """In place of what failed; `strict`, it fails."""
         cause = (isinstance(error, CompileError) and error.__cause__) or error
-        if self._options.strict or isinstance(cause, MemoryError | torch.OutOfMemoryError):
+        if self._options.strict or is_out_of_memory(cause):
             raise error
         self._failures[id(part)] = why = f"{type(cause).__name__}: {cause}"
         if (region := self._reported.get(id(part))) is not None:

@@ -5,6 +5,8 @@ import torch
 from torch import nn
 
 import aotkit
+import aotkit.captured
+import aotkit.signature
 
 
 def wrong(gm, example_inputs):
@@ -24,6 +26,33 @@ def test_after_a_failed_check_eager_may_run():
     with pytest.warns(aotkit.EagerFallbackWarning):
         assert torch.equal(compiled(torch.ones(3)), torch.ones(3).sin())
     assert torch.equal(compiled(torch.ones(3)), torch.ones(3).sin())
+
+
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+@pytest.mark.parametrize("in_eager", [False, True])
+def test_a_check_that_memory_does_not_suffice_for_is_left_out(in_eager, capture, monkeypatch):
+    """Training that just fits beside nothing else is not to fail for it."""
+    runs = []
+
+    def tight(run):
+        def first_without_memory(*args):
+            runs.append(run)
+            if len(runs) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return run(*args)
+
+        return first_without_memory
+
+    if in_eager:
+        for module in (aotkit.captured, aotkit.signature):
+            monkeypatch.setattr(module, "run_on_copies", tight(module.run_on_copies))
+    backend = "nop" if in_eager else lambda gm, example_inputs: tight(gm)
+    compiled = aotkit.compile(lambda x: x.sin(), backend=backend, capture=capture)
+    with pytest.warns(aotkit.UndecidedWarning, match="may equal eager:\n  everything +undecided: there is no memory"):
+        assert torch.equal(compiled(torch.ones(3)), torch.ones(3).sin())
+    assert torch.equal(compiled(torch.ones(3)), torch.ones(3).sin())
+    assert compiled.report(torch.ones(3)).undecided
+    assert not compiled.check(torch.ones(3)).undecided
 
 
 def test_what_cannot_be_traced_is_a_trace_error():

@@ -315,6 +315,18 @@ def test_without_time_what_is_in_doubt_stays_undecided(monkeypatch):
     assert "has strides" in found["output 0"]
 
 
+def test_without_memory_for_float64_what_is_in_doubt_stays_undecided():
+    """A GPU's attention kernels take little memory; in float64 there are none, and it is computed in parts."""
+
+    def f(x):
+        if x.dtype is torch.float64:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return x.sin()
+
+    with pytest.warns(aotkit.UndecidedWarning, match="no memory, to find out"):
+        assert aotkit.check(f, leaf(50), backend=in_doubt).undecided
+
+
 def test_with_time_it_is_decided():
     assert refused(torch.sin, leaf(50), backend=in_doubt)
 

@@ -10,6 +10,7 @@ one guard checks all inputs at once; assertions about what other libraries' kern
 import functools
 import hashlib
 import linecache
+import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -95,7 +96,9 @@ def is_large_on_gpu(inputs: Sequence[Any]) -> bool:
     2 us: nothing beside kernels on so much memory. But under a small `peak`, Llama's kind held 7 to 10 % too much. On a
     CPU, where new memory is mapped page by page, it saves more.
     """
-    sizes = [x.nbytes for x in inputs if isinstance(x, Tensor) and x.is_cuda and all(type(n) is int for n in x.shape)]
+    on_gpu = [x for x in inputs if isinstance(x, Tensor) and x.is_cuda]
+    # torch has no `nbytes` of a tensor whose strides are open.
+    sizes = [math.prod(x.shape) * x.itemsize for x in on_gpu if all(type(n) is int for n in x.shape)]
     return sum(sizes) >= LARGE * max(len(sizes), 1)
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import aotkit
 from aotkit.aot.inductor import is_large_on_gpu
@@ -190,3 +191,12 @@ def test_memory_is_handed_on_where_an_allocation_takes_long(device, sizes, is_la
     with FakeTensorMode(allow_non_fake_inputs=True):
         inputs = [torch.empty(size, device=device) for size in sizes]
     assert is_large_on_gpu([*inputs, 3]) == is_large
+
+
+def test_the_memory_of_inputs_with_open_strides_is_known():
+    """As logits have that are cut out of padded ones: torch has no `numel` of those."""
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    row = mode.from_tensor(torch.empty(2**11), static_shapes=False).shape[0]
+    with mode:
+        logits = torch.empty_strided((2**10, 2**11), (row, 1), device="cuda")
+    assert is_large_on_gpu([logits])

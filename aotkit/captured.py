@@ -5,7 +5,7 @@ import functools
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -21,7 +21,6 @@ from aotkit.errors import (
     AotkitError,
     EagerOnly,
     TraceError,
-    warn_of_eager_call,
     warn_of_fallback,
 )
 from aotkit.interfaces import Graphs
@@ -30,10 +29,23 @@ from aotkit.random import Draws, SeedNeeded, new_seed
 from aotkit.recipe import Recipe
 from aotkit.storages import Storages
 
-# While a call is made: the captured graphs that it has run, and whether to compare each with eager again.
-visits: contextvars.ContextVar["tuple[list[CapturedGraph], bool] | None"] = contextvars.ContextVar(
-    "visits", default=None
-)
+
+@dataclass
+class Ran:
+    """What a call has run so far of graphs that TorchDynamo captured.
+
+    Attributes:
+        again: whether to compare each with eager again.
+        pieces: the graphs.
+        eager: why some of them ran uncompiled.
+    """
+
+    again: bool = False
+    pieces: "list[CapturedGraph]" = field(default_factory=list)
+    eager: list[str] = field(default_factory=list)
+
+
+ran: contextvars.ContextVar[Ran | None] = contextvars.ContextVar("ran", default=None)
 
 
 class CapturedCompiler:
@@ -89,6 +101,7 @@ class CapturedGraph:
         self._fall_back = fall_back
         self._run: Callable[..., Sequence[Any]] = self._gm
         self._seeded = False
+        self._eager: str | None = None  # why it runs uncompiled for good, though nothing failed
         self._mutated: Sequence[int] = ()
         self._shared: Hashable = None  # how mutated inputs share memory; known from the first run
         self._are_apart = aot.Apart()
@@ -104,12 +117,11 @@ class CapturedGraph:
         if self.error is not None:
             self._fall_back(self.error)
         again = False
-        if (visit := visits.get()) is not None:
-            visit[0].append(self)
-            again = visit[1]
-        if self._mutated and (reason := self._why_other_memory(inputs)) is not None:
-            warn_of_eager_call(self._recipe.name, reason)
-            return self._gm(*inputs)  # type: ignore[no-any-return]
+        if (call := ran.get()) is not None:
+            call.pieces.append(self)
+            again = call.again
+        if (reason := self._eager or (self._why_other_memory(inputs) if self._mutated else None)) is not None:
+            return self._run_eagerly(reason, inputs)
         if (self.is_unchecked or again) and self.graphs is not None and self.error is None:
             try:
                 compare = functools.partial(self._compare, inputs, self.graphs.input_names)
@@ -119,9 +131,14 @@ class CapturedGraph:
             except AotkitError as e:
                 self.fail(e)
             except EagerOnly as e:
-                self._run, self.is_unchecked = self._gm, False
-                warn_of_eager_call(self._recipe.name, str(e))
+                self._eager, self.is_unchecked = str(e), False
+                return self._run_eagerly(self._eager, inputs)
         return self._run(*inputs)
+
+    def _run_eagerly(self, reason: str, inputs: Sequence[Any]) -> Sequence[Any]:
+        if (call := ran.get()) is not None:
+            call.eager.append(reason)
+        return self._gm(*inputs)  # type: ignore[no-any-return]
 
     def _why_other_memory(self, inputs: Sequence[Any]) -> str | None:
         """Why the graph would be wrong for inputs that share memory as these do, if it would."""

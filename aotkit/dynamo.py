@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from aotkit import aot
-from aotkit.captured import CapturedCompiler, CapturedGraph, visits
+from aotkit.captured import CapturedCompiler, CapturedGraph, Ran, ran
 from aotkit.comparison import CheckReport
 from aotkit.errors import AotkitError, TraceError
 from aotkit.interfaces import Graphs
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from aotkit.launched import Kernels
 
 NOTHING_TO_COMPILE = "TorchDynamo finds nothing to compile in it"
+LIMIT = (
+    f"TorchDynamo has compiled it {aot.MOST_DYNAMO_VARIANTS} times, for other arguments each time, and compiles no "
+    "more; pass what changes as tensors"
+)
 
 
 @dataclass
@@ -101,6 +105,7 @@ class DynamoFunction:
         self._recipe = recipe
         self._on_error = on_error
         self._nothing = NOTHING_TO_COMPILE
+        self._limited = ""
         # torch keeps compilers for ever, and would keep the function's module with it.
         nothing: Any = None
         self._compiler = CapturedCompiler(replace(recipe, fn=nothing), check, on_error)
@@ -112,23 +117,28 @@ class DynamoFunction:
         return self._compiler.compiled
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str | None]:
-        """The function's result, and why the whole call ran eagerly, if it did."""
-        visited: list[CapturedGraph] = []
-        token = visits.set((visited, False))
+        """The function's result, and why the call, or a part of it, ran eagerly, if one did."""
+        call = Ran()
+        token = ran.set(call)
         try:
-            breaks = aot.graph_breaks()
+            breaks, limits = aot.graph_breaks(), aot.limits_hit()
             result = self._call(*args, **kwargs)
         except TraceError as e:
             # If a part of it ran, to run that again would repeat what it changes.
-            if self._on_error == "raise" or visited:
+            if self._on_error == "raise" or call.pieces:
                 raise
             self._compiler.fall_back(e)
             return self._recipe.fn(*args, **kwargs), None
         finally:
-            visits.reset(token)
-        if (outer := visits.get()) is not None:  # what is compiled in a part of another function is so in that, too
-            outer[0].extend(visited)
-        return result, None if visited else self._why_eager(breaks)
+            ran.reset(token)
+        if (outer := ran.get()) is not None:  # what is compiled in a part of another function is so in that, too
+            outer.pieces.extend(call.pieces)
+            outer.eager.extend(call.eager)
+        if aot.limits_hit() > limits:
+            self._limited = "part" if call.pieces else "whole"
+        if not call.pieces:
+            return result, self._why_eager(breaks)
+        return result, "; ".join(_parts_in_eager(call, aot.limits_hit() > limits)) or None
 
     def visit(self, args: Sequence[Any], kwargs: Mapping[str, Any], check: bool = False) -> Visit:
         """Make a call once more, to know what it runs. Random state is put back; mutations remain.
@@ -136,26 +146,36 @@ class DynamoFunction:
         Args:
             check: compare each graph with eager, for the values that it has now.
         """
-        visited: list[CapturedGraph] = []
+        call = Ran(again=check)
         breaks = aot.graph_breaks()
-        token = visits.set((visited, check))
+        token = ran.set(call)
         try:
             with aot.random_state():
                 self._call(*args, **kwargs)
         finally:
-            visits.reset(token)
-        error = next((piece.error for piece in visited if piece.error is not None), None)
-        eager = str(error) if error is not None else None if visited else self._why_eager(breaks)
-        reasons = list(dict.fromkeys(piece.ends_because for piece in visited if piece.ends_because))
-        return Visit(self._recipe.name, visited, reasons, eager, error)
+            ran.reset(token)
+        error = next((piece.error for piece in call.pieces if piece.error is not None), None)
+        reasons = list(dict.fromkeys(piece.ends_because for piece in call.pieces if piece.ends_because))
+        eager: str | None = None
+        if error is not None:
+            eager = str(error)
+        elif len(call.eager) < len(call.pieces):
+            reasons += _parts_in_eager(call, self._limited == "part")
+        else:
+            eager = "; ".join(_parts_in_eager(call, limited=False)) or self._why_eager(breaks)
+        return Visit(self._recipe.name, call.pieces, reasons, eager, error)
 
     def _why_eager(self, breaks: Mapping[str, int]) -> str:
-        if self._compiler.compiled >= aot.MOST_DYNAMO_VARIANTS:
-            return (
-                f"TorchDynamo has compiled it {self._compiler.compiled} times, for other arguments each time, and "
-                "compiles no more; pass what changes as tensors"
-            )
+        if self._limited == "whole":
+            return LIMIT
         new = [aot.in_short(reason) for reason, count in aot.graph_breaks().items() if count > breaks.get(reason, 0)]
         if new:  # Dynamo tells them only when it compiles
             self._nothing = f"{NOTHING_TO_COMPILE} ({'; '.join(new)})"
         return self._nothing
+
+
+def _parts_in_eager(call: Ran, limited: bool) -> list[str]:
+    """Why parts of a call ran eagerly, or all of it."""
+    parts = [f"in a part, {LIMIT}"] if limited else []
+    where = "" if len(call.eager) == len(call.pieces) else "in a part, "
+    return parts + [where + reason for reason in dict.fromkeys(call.eager)]

@@ -17,6 +17,7 @@ from aotkit.rounding import EagerValue, Spread, distance, is_floating, is_less_e
 # Of its size, how far off a value is that is wrong for certain though there was no time for all runs: a relu that has
 # switched in none of a few runs may yet have done so by rounding.
 GROSS = 0.5
+NO_MEANS = "there was no time, or no memory, to find out"
 
 
 @dataclass
@@ -161,7 +162,10 @@ def _excuse_rounding(doubts: Sequence[Doubt], references: References) -> None:
             fewer = NUDGES / max(references.nudges, 1)
             larger = functools.partial(_scaled, references, fewer)
             if not references.nudges or _excused(doubt, references, larger) or not _is_gross(doubt, references):
-                c.problem, c.undecided = None, f"{c.problem}, perhaps by rounding: there was no time, or no memory, to find out"
+                c.problem, c.undecided = (
+                    None,
+                    f"{c.problem}, perhaps by rounding: {NO_MEANS}",
+                )
                 continue
         if not references.is_steady(doubt.name):
             c.problem = f"{c.problem}; eager itself gives something else each time"

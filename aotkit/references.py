@@ -1,4 +1,4 @@
-"""Runs of the eager function that tell what rounding does to it, made when they are asked for, while there is time and memory."""
+"""Runs of the eager function that tell what rounding does to it, as there is time and memory."""
 
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence

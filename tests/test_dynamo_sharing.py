@@ -41,6 +41,24 @@ def test_every_way_of_sharing_in_turn(turn, check):
         assert torch.equal(memory, wanted_memory)
 
 
+def test_graphs_that_run_uncompiled_are_told(check):
+    """`explain` says so, `strict` makes it an error."""
+    compiled, strict = (
+        aotkit.compile(add_after_doubling, backend="nop", capture="dynamo", check=check, strict=strict)
+        for strict in (False, True)
+    )
+    for f in (compiled, strict):
+        _, *given = inputs("apart")
+        f(*given)
+        assert f.explain(*given).eager is None
+    # Of one storage, at places that Dynamo has no guards for.
+    memory = torch.arange(1.0, 9.0)
+    given = memory[:4], memory[2:6]
+    assert "share memory in another way" in compiled.explain(*given).eager
+    with pytest.raises(aotkit.TraceError, match="share memory in another way"):
+        strict(*given)
+
+
 @pytest.mark.parametrize("random", ["shared", "torch"])
 def test_with_a_seed_among_the_inputs(random, check):
     compiled = aotkit.compile(dropped_after_doubling, backend="nop", capture="dynamo", check=check, random=random)

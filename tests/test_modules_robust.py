@@ -252,15 +252,43 @@ class TestDynamo:
 
     def test_a_call_after_dynamo_has_given_up_runs_eagerly_and_warns(self, monkeypatch):
         monkeypatch.setattr(aotkit.aot.dynamo, "MOST_DYNAMO_VARIANTS", 2)
-        monkeypatch.setattr(aotkit.aot, "MOST_DYNAMO_VARIANTS", 2)
         compiled = aotkit.compile(lambda x: x * x.dim(), backend="nop", capture="dynamo")
         inputs = [torch.ones((2,) * n) for n in range(1, 6)]
         for x in inputs[:2]:
             compiled(x)
-        with pytest.warns(aotkit.EagerCallWarning, match="TorchDynamo has compiled it 2 times"):
+        with pytest.warns(aotkit.EagerCallWarning, match="TorchDynamo has compiled it"):
             assert torch.equal(compiled(inputs[2]), inputs[2] * 3)
         for x in inputs:
             assert torch.equal(compiled(x), x * x.dim())
+
+    @pytest.mark.parametrize("strict", [False, True])
+    def test_dynamo_gives_up_on_a_part(self, strict, monkeypatch):
+        monkeypatch.setattr(aotkit.aot.dynamo, "MOST_DYNAMO_VARIANTS", 2)
+
+        def part(x, name):
+            torch._dynamo.graph_break()
+            return x.sin() * len(name)
+
+        def whole(x, name):
+            y = x * 2
+            torch._dynamo.graph_break()
+            return part(y, name)
+
+        compiled = aotkit.compile(whole, backend="nop", capture="dynamo", strict=strict)
+        for name in ("a", "bc"):
+            compiled(ONES, name)
+        if strict:
+            with pytest.raises(aotkit.TraceError, match="gave up"):
+                compiled(ONES, "def")
+            return
+        with pytest.warns(aotkit.EagerCallWarning, match="in a part, TorchDynamo has compiled it") as caught:
+            out = compiled(ONES, "def")
+        assert len(caught) == 1
+        for name, got in (("def", out), ("ghij", compiled(ONES, "ghij"))):  # warnings are errors here
+            assert torch.equal(got, whole(ONES, name))
+        found = compiled.explain(ONES, "klmno")
+        assert found.eager is None
+        assert any("in a part, TorchDynamo has compiled it" in reason for reason in found.breaks)
 
     def test_strict_raises_when_dynamo_gives_up(self, monkeypatch):
         monkeypatch.setattr(aotkit.aot.dynamo, "MOST_DYNAMO_VARIANTS", 2)

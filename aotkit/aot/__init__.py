@@ -29,6 +29,7 @@ from aotkit.aot.dynamo import (
     graph_breaks,
     in_short,
     is_dynamos_own,
+    limits_hit,
     uncompiled_graph,
 )
 from aotkit.aot.environment import (
@@ -144,6 +145,7 @@ __all__ = [
     "is_foreign_tensor",
     "is_traced",
     "keep_strides",
+    "limits_hit",
     "memory_pattern",
     "mutation_pattern",
     "native",

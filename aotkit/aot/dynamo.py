@@ -18,6 +18,7 @@ from aotkit.random import Draws
 
 # torch's own default is 8.
 MOST_DYNAMO_VARIANTS = 64
+LIMIT_HIT = "Dynamo recompile limit exceeded"
 
 
 def dynamo_backend(name: str) -> Callable[..., Any]:
@@ -93,6 +94,13 @@ def graph_breaks() -> dict[str, int]:
     from torch._dynamo.utils import counters
 
     return dict(counters["graph_break"])
+
+
+def limits_hit() -> int:
+    """How often Dynamo has given up on a function, or on a part of one, after many variants."""
+    from torch._dynamo.utils import counters
+
+    return sum(count for what, count in counters["unimplemented"].items() if what.startswith(LIMIT_HIT))
 
 
 def graph_break_of(gm: GraphModule) -> str | None:

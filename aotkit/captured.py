@@ -53,6 +53,7 @@ class CapturedCompiler:
 
     Attributes:
         compiled: how many graphs it has compiled.
+        too_large: why it has not compiled others, in place of which Dynamo has made smaller ones, or none.
     """
 
     def __init__(self, recipe: Recipe, check: bool, on_error: str = "raise") -> None:
@@ -61,6 +62,7 @@ class CapturedCompiler:
         self._on_error = on_error
         self._warned = False
         self.compiled = 0
+        self.too_large: dict[str, None] = {}
         self.__name__ = f"aotkit_{recipe.backend_name}_{recipe.partition_name}"
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
@@ -69,6 +71,10 @@ class CapturedCompiler:
             piece.compile(gm, example_inputs)
         except AotkitError as e:
             piece.fail(e)
+        except Exception as e:
+            if aot.ends_graph(e):
+                self.too_large[f"a graph of it cannot be traced: {type(e).__name__}: {e}"] = None
+            raise
         else:
             self.compiled += 1
             piece.is_unchecked = self._check

@@ -155,7 +155,8 @@ class DynamoFunction:
         finally:
             ran.reset(token)
         error = next((piece.error for piece in call.pieces if piece.error is not None), None)
-        reasons = list(dict.fromkeys(piece.ends_because for piece in call.pieces if piece.ends_because))
+        ends = (piece.ends_because for piece in call.pieces if piece.ends_because)
+        reasons = list(dict.fromkeys([*ends, *self._compiler.too_large]))
         eager: str | None = None
         if error is not None:
             eager = str(error)
@@ -169,7 +170,7 @@ class DynamoFunction:
         if self._limited == "whole":
             return LIMIT
         new = [aot.in_short(reason) for reason, count in aot.graph_breaks().items() if count > breaks.get(reason, 0)]
-        if new:  # Dynamo tells them only when it compiles
+        if new := [*self._compiler.too_large, *new]:  # Dynamo tells them only when it compiles
             self._nothing = f"{NOTHING_TO_COMPILE} ({'; '.join(new)})"
         return self._nothing
 

@@ -66,6 +66,28 @@ def test_what_cannot_be_traced_is_a_trace_error():
         compiled(x, x.view(torch.int32))
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning", "ignore:Error detected in:UserWarning")  # torch's
+def test_what_has_no_graph_stays_in_python():
+    """As speech models mask what they hear: how many elements the backward pass takes out is in the mask."""
+
+    def masked(x, mask, embedding):
+        y = (x * 2).sin()
+        torch._dynamo.graph_break()
+        y[mask] = embedding
+        return y.cos()
+
+    compiled = aotkit.compile(masked, backend="nop", capture="dynamo")
+    inputs = [torch.randn(6, 4, requires_grad=True), torch.rand(6) > 0.5, torch.randn(4, requires_grad=True)]
+    found, wanted = compiled(*inputs), masked(*inputs)
+    torch.testing.assert_close(found, wanted)
+    gradients = (torch.autograd.grad(y.square().sum(), inputs[::2]) for y in (found, wanted))
+    for got, want in zip(*gradients, strict=True):
+        torch.testing.assert_close(got, want)
+    explained = compiled.explain(*inputs)
+    assert explained.pieces == 1
+    assert any("cannot be traced" in reason and "aten.nonzero" in reason for reason in explained.breaks)
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_gradients_of_several_outputs_with_open_sizes(dynamic):
     def outputs(x, y, w):

@@ -86,7 +86,14 @@ def is_dynamos_own(error: Exception) -> bool:
     """Whether Dynamo itself catches this, or tells it in its own way."""
     from torch._dynamo.exc import TorchDynamoException
 
-    return isinstance(error, TorchDynamoException)
+    return isinstance(error, TorchDynamoException) or ends_graph(error)
+
+
+def ends_graph(error: Exception) -> bool:
+    """Whether Dynamo answers this by a smaller graph, or by leaving a frame as it is."""
+    from torch._dynamo.exc import exceptions_allowed_to_be_fallback
+
+    return isinstance(error, exceptions_allowed_to_be_fallback)
 
 
 def graph_breaks() -> dict[str, int]:

@@ -45,7 +45,7 @@ Boxed = Callable[[list[Any]], Sequence[Any]]
 # torch 2.11 gives these no last argument; of other kernels' results it is the name of the operator.
 _INPUT_ASSERTION = re.compile(r"assert_size_stride\(\w+, \([^()]*\), \([^()]*\)(, 'input')?\)")
 
-LARGE = 2**20  # bytes
+LARGE = 2**23  # bytes
 RANDOM = {"fallback_random": True}
 # Operators that Inductor leaves to libraries, which round their inputs and results.
 _STORING = {getattr(torch.ops.aten, name) for name in ("mm", "addmm", "bmm", "baddbmm", "convolution")}
@@ -90,11 +90,12 @@ def _own_code() -> str:
 
 
 def is_large_on_gpu(inputs: Sequence[Any]) -> bool:
-    """Whether a graph's inputs on a GPU have a megabyte and more, on average.
+    """Whether a graph's inputs on a GPU have eight megabytes and more, on average.
 
     Inductor keeps the memory of a value that is over for a later one of the same size. That saves an allocation, 1 to
-    2 us: nothing beside kernels on so much memory. But under a small `peak`, Llama's kind held 7 to 10 % too much. On a
-    CPU, where new memory is mapped page by page, it saves more.
+    2 us: nothing beside kernels on so much memory, but time of a network whose launches take longer than its kernels.
+    Under a small `peak`, Llama's kind held 7 to 10 % too much. On a CPU, where new memory is mapped page by page, it
+    saves more.
     """
     on_gpu = [x for x in inputs if isinstance(x, Tensor) and x.is_cuda]
     # torch has no `nbytes` of a tensor whose strides are open.

@@ -185,7 +185,12 @@ def test_memory_efficient_fusion_takes_the_options_of_compile():
 
 @pytest.mark.parametrize(
     ("device", "sizes", "is_large"),
-    [("cuda", [2**20, 2**10], True), ("cuda", [2**16] * 20, False), ("cuda", [], False), ("cpu", [2**24], False)],
+    [
+        ("cuda", [2**22, 2**10], True),
+        ("cuda", [2**16, 2**20] * 20, False),
+        ("cuda", [], False),
+        ("cpu", [2**24], False),
+    ],
 )
 def test_memory_is_handed_on_where_an_allocation_takes_long(device, sizes, is_large):
     with FakeTensorMode(allow_non_fake_inputs=True):

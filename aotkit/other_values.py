@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from aotkit.pieces import pieces
+from aotkit.pieces import are_finite, ends, pieces
 
 SEED = 0xF12E5
 SMALLEST = 1e-3  # the smallest factor
@@ -75,13 +75,17 @@ def _far(values: Tensor) -> Change:
         return lambda part: part * _signed_factors(part, draw).to(values.real.dtype)
     if not values.is_floating_point():
         return lambda part: part.roll(1)
-    finite = [(float(v.min()), float(v.max())) for (part,) in pieces(values) if len(v := part[part.isfinite()])]
-    low, high = min((a for a, _ in finite), default=0.0), max((b for _, b in finite), default=0.0)
+    is_finite = are_finite(values)
+    finite = [part if is_finite else part[part.isfinite()] for (part,) in pieces(values)]
+    found = [ends(part) for part in finite if len(part)]
+    low, high = min((a for a, _ in found), default=0.0), max((b for _, b in found), default=0.0)
     if low >= 0 or high <= 0:
         return lambda part: part * _factors(part, draw).to(values.dtype)
 
     def change(part: Tensor) -> Tensor:
         others = part * _signed_factors(part, draw).to(values.dtype)
+        if is_finite:  # these are nearer to zero
+            return others.clamp_(low, high)
         return torch.where(others.isfinite(), others.clamp(low, high), others)
 
     return change

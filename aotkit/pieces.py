@@ -1,12 +1,15 @@
 """Large tensors in pieces, so that what is computed of them takes little memory."""
 
 import functools
+import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 PIECE = 1 << 20  # elements
+CACHED = 1 << 14  # elements that a CPU has at hand
+WITH_ENDS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -30,6 +33,20 @@ def magnitude(tensor: Tensor) -> float:
     return max(largest, default=0.0)
 
 
+def are_finite(tensor: Tensor) -> bool:
+    """Whether no element is NaN or infinite."""
+    if tensor.dtype not in WITH_ENDS:
+        return bool(tensor.isfinite().all())
+    # NaN is both the least and the largest. This reads the values once, and writes none.
+    return all(math.isfinite(end) for (part,) in pieces(tensor) if part.numel() for end in ends(part))
+
+
+def ends(part: Tensor) -> tuple[float, float]:
+    """The least and the largest element; NaN if one is."""
+    least, largest = part.aminmax()
+    return float(least), float(largest)
+
+
 def same_values(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors of one shape and type have equal elements, NaN at the same places."""
     return torch.equal(a, b) or all(bool(((x == y) | ((x != x) & (y != y))).all()) for x, y in pieces(a, b))
@@ -49,6 +66,9 @@ def _checksum(part: Tensor) -> int:
     # What is empty, or one element, may have been expanded: then its stride is 0.
     bits = part.contiguous().as_strided((part.numel(),), (1,)).view(kind)
     places = _odd_numbers(bits.device)[: len(bits)] if len(bits) <= PIECE else _odd_numbers_to(len(bits), bits.device)
+    if bits.is_cpu:  # what is in its cache takes a sixth of the time
+        pairs = zip(torch.split(bits, CACHED), torch.split(places, CACHED), strict=True)
+        return int(torch.stack([torch.dot(b.to(torch.int64), p) for b, p in pairs]).sum())
     return int((bits * places).sum())
 
 

@@ -14,7 +14,7 @@ from aotkit.aot.environment import environment
 from aotkit.copies import Outcome, Plan, Run, run_on_copies, unmoved, without_graph
 from aotkit.input_copies import copy_inputs
 from aotkit.other_values import SEED, far_values, near_values
-from aotkit.pieces import checksum
+from aotkit.pieces import are_finite, checksum
 
 CHANGES = (far_values, near_values)
 # Seconds to wait for a thread, which may itself be waiting for something that this one holds.
@@ -101,7 +101,7 @@ def _as_finite(second: Outcome, first: Outcome) -> bool:
     """Whether only such values are NaN or infinite as were before: what gives others is no value for this function."""
     values = zip(*(pytree.tree_leaves((o.outputs, o.gradients)) for o in (second, first)), strict=True)
     pairs = [(a, b) for a, b in values if isinstance(a, Tensor) and not a.is_meta]
-    return all(bool(a.isfinite().all()) or not b.isfinite().all() for a, b in pairs)
+    return all(are_finite(a) or not are_finite(b) for a, b in pairs)
 
 
 def _checksums(results: Any) -> list[int | None]:

@@ -1,9 +1,15 @@
 """Inputs that lie apart in memory are told from those that do not, however they move between calls."""
 
 import numpy as np
+import pytest
 import torch
 
 from aotkit.aot.apart import Apart
+
+pytestmark = [
+    pytest.mark.usefixtures("tier"),
+    pytest.mark.parametrize("tier", ["python", "native"], indirect=True),
+]
 
 
 def test_whatever_moves_is_looked_at_again():
@@ -39,3 +45,12 @@ def test_what_grows_where_it_is_moves():
     assert apart([torch.from_numpy(array[:8]), other])
     assert not apart([torch.from_numpy(array[:40]), other])
     assert not apart([torch.from_numpy(array[:24:3]), other])  # as many elements, farther apart
+
+
+def test_numbers_in_between_and_other_strides():
+    inputs = [torch.zeros(4), 3, torch.zeros(6)[::2], torch.zeros(2, 3)]
+    apart = Apart()
+    assert apart(inputs)
+    assert apart([torch.zeros(4), None, torch.zeros(3), inputs[3]])
+    assert apart((torch.zeros(4), None, torch.zeros(3), torch.zeros(3, 2).t()))
+    assert not apart([inputs[3].view(-1), 3, torch.zeros(3), inputs[3]])

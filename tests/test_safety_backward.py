@@ -333,3 +333,27 @@ def test_negated_and_conjugated_cotangents(mutates):
         (got,) = torch.autograd.grad(compiled(x, torch.zeros(1)), x, cotangent)
         (want,) = torch.autograd.grad(f(x, torch.zeros(1)), x, cotangent)
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+@pytest.mark.parametrize("mutates", [False, True])
+def test_an_input_has_no_gradient_in_just_those_backward_passes_that_it_takes_no_part_in(capture, mutates):
+    count = torch.zeros(())
+
+    def f(x, y):
+        if mutates:
+            count.add_(1)
+        return x.sin(), y.cos()
+
+    compiled = aotkit.compile(f, backend="nop", capture=capture)
+    x, y = (torch.randn(3, requires_grad=True) for _ in range(2))
+    a, b = compiled(x, y)
+
+    def gradients(*roots):
+        found = torch.autograd.grad([r.sum() for r in roots], [x, y], retain_graph=True, allow_unused=True)
+        return [g is not None for g in found]
+
+    for _ in range(2):
+        assert gradients(a, b) == [True, True]
+        assert gradients(a) == [True, False]
+        assert gradients(b) == [False, True]

@@ -1,29 +1,32 @@
 """Whether inputs lie apart in memory: found out anew in each call only for those that do not stay where they are."""
 
+import functools
+from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from aotkit.aot import native
 from aotkit.aot.tensors import has_storage
 
 Span = tuple[int, int]  # addresses
-Place = tuple[int, int]  # an address, and a number of elements
+Place = tuple[int, int]  # the address of the first element, and the number of elements, which lie one after another
 
 
 class _Known(NamedTuple):
     """What is known of the tensors that have stayed: parameters, buffers.
 
     Attributes:
-        places: number of an input -> address of its first element, and number of elements, which lie one after another.
+        moved: from the inputs to the numbers of those that have stayed so far, and are elsewhere now.
         moving: numbers of the other tensors.
         begins, ends: of the storages of those that stay, in order.
         apart: whether these have nothing in common.
     """
 
-    places: dict[int, Place]
+    moved: Callable[[Sequence[Any]], list[int]]
     moving: list[int]
     begins: list[int]
     ends: list[int]
@@ -43,8 +46,7 @@ class Apart:
         """Whether they lie apart; False is "perhaps not"."""
         if (known := self._known) is None:
             known = self._known = _known(inputs, [])
-        moved = [i for i, place in known.places.items() if _place(inputs[i]) != place]
-        if moved:
+        if moved := known.moved(inputs):
             known = self._known = _known(inputs, [*known.moving, *moved])
         if not known.apart:
             return False
@@ -59,7 +61,18 @@ def _known(inputs: Sequence[Any], moving: list[int]) -> _Known:
     spans = sorted(_span(inputs[i]) for i in staying if inputs[i].numel())
     begins, ends = [begin for begin, _ in spans], [end for _, end in spans]
     places = {i: (inputs[i].data_ptr(), inputs[i].numel()) for i in staying}
-    return _Known(places, moving, begins, ends, _are_apart(spans))
+    return _Known(_watching(places), moving, begins, ends, _are_apart(spans))
+
+
+def _watching(places: Mapping[int, Place]) -> Callable[[Sequence[Any]], list[int]]:
+    """Tells which of the inputs with these numbers are in other places.
+
+    That is asked in each call, of all parameters and buffers: in C++ where that is built.
+    """
+    if (library := native.library()) is not None:
+        packed = array("q", [n for i, place in places.items() for n in (i, *place)]).tobytes()
+        return functools.partial(library.moved, packed)
+    return lambda inputs: [i for i, place in places.items() if _place(inputs[i]) != place]
 
 
 def _place(tensor: Tensor) -> Place | None:

@@ -77,39 +77,49 @@ def run_watched(
     """Call a compiled graph; if it has a backward graph, see to it that its backward pass behaves as eager's."""
     if not has_backward:
         return compiled.call(*inputs)
-    before = _nodes_of(inputs)
+    own = compiled.own_output
+    before = _nodes_of(inputs) if own is None else set()
     results = compiled.call(*inputs)
-    _watch_backward([*results, *(inputs[i] for i in compiled.mutated)], before, name, uses)
+    if not torch.is_grad_enabled():
+        return results
+    if own is not None:
+        node = results[own].grad_fn
+    else:
+        node = _autograd_node([*results, *(inputs[i] for i in compiled.mutated)], before)
+    if node is not None:
+        _watch_backward(node, name, uses)
     return results
 
 
-def _watch_backward(tensors: Sequence[Any], before: set[Any], name: str, uses: Sequence[frozenset[int]] | None) -> None:
+def _watch_backward(node: Any, name: str, uses: Sequence[frozenset[int]] | None) -> None:
     """Give the backward of one call the behaviour of eager where AOTAutograd's own differs.
 
     It refuses `create_graph=True`, whose gradients would have no graph of their own; incoming gradients have the values
     that their memory says; and an input whose outputs took no part in the backward pass gets None, not zeros.
 
     Args:
-        tensors: everything that the call returned or mutated.
-        before: the nodes of its inputs, as they were before it.
+        node: the autograd node of the call.
         uses: from `unused_gradients`.
     """
-    if not torch.is_grad_enabled() or (node := _autograd_node(tensors, before)) is None:
-        return
+    drops = False
 
     def prepare(incoming: Sequence[Tensor | None]) -> tuple[Tensor | None, ...] | None:
+        nonlocal drops
         if torch.is_grad_enabled():
             raise UnsupportedError(SECOND_DERIVATIVE.format(repr(name)))
+        # Else no gradient can be absent, and autograd need not show all of them to Python.
+        if uses is not None and not drops and any(g is None for g in incoming):
+            drops = True
+            # The node itself, which must not be kept alive by a hook of its own.
+            torch._C._current_autograd_node().register_hook(drop_unused)
         return tuple(map(_materialized, incoming)) if any(map(_is_lazy, incoming)) else None
 
+    def drop_unused(gradients: Sequence[Tensor | None], incoming: Sequence[Tensor | None]) -> Any:
+        assert uses is not None
+        absent = {i for i, g in enumerate(incoming) if g is None}
+        return tuple(None if used and used <= absent else g for g, used in zip(gradients, uses, strict=True))
+
     node.register_prehook(prepare)
-    if uses is not None:
-
-        def drop_unused(gradients: Sequence[Tensor | None], incoming: Sequence[Tensor | None]) -> Any:
-            absent = {i for i, g in enumerate(incoming) if g is None}
-            return tuple(None if used and used <= absent else g for g, used in zip(gradients, uses, strict=True))
-
-        node.register_hook(drop_unused)
 
 
 def _is_lazy(gradient: Tensor | None) -> bool:

@@ -65,6 +65,7 @@ class Compiled:
         leaf_mutated: those that eager mode refuses to mutate when they are leaves that require gradients.
         guard: for `dynamic=True`, whether other tensors satisfy the shape conditions recorded while tracing.
         tangents: for each tangent of the backward graph, the index of the autograd node's output it belongs to.
+        own_output: the index of an output that comes from the autograd node as it is; None if there is none.
         metadata: AOTAutograd's own, if it gave any.
         layouts: for `dynamic=True`, other sizes and strides for all inputs; whether `guard` accepts them is to be seen.
     """
@@ -76,6 +77,7 @@ class Compiled:
     tangents: Sequence[int]
     metadata: Any = None
     layouts: Sequence[Sequence[Layout]] = ()
+    own_output: int | None = None
 
 
 def trace(
@@ -181,7 +183,8 @@ def _compiled(call: Callable[..., Any], metadata: Any, guard: Callable[..., bool
             hidden = info.mutations_hidden_from_autograd or info.mutations_under_no_grad_or_inference_mode
             if info.requires_grad and info.mutates_data and not hidden:
                 leaves.append(i)
-    return Compiled(call, mutated, leaves, guard, _tangent_outputs(metadata), metadata)
+    tangents, own_output = _tangent_outputs(metadata), _own_output(metadata)
+    return Compiled(call, mutated, leaves, guard, tangents, metadata, own_output=own_output)
 
 
 def _tangent_outputs(metadata: Any) -> Sequence[int]:
@@ -196,12 +199,24 @@ def _tangent_outputs(metadata: Any) -> Sequence[int]:
     outputs = [
         len(runtime) + i
         for i, info in enumerate(metadata.output_info)
-        if info.output_type in own
-        and issubclass(info.raw_type, Tensor)
-        and getattr(info, "requires_grad_for_backward", info.requires_grad)
+        if info.output_type in own and _is_differentiable(info)
     ]
     first_base = len(runtime) + len(metadata.output_info)
     return [*inputs, *outputs, *range(first_base, first_base + metadata.num_intermediate_bases)]
+
+
+def _own_output(metadata: Any) -> int | None:
+    """Other outputs are inputs or views, and have autograd nodes of their own."""
+    from torch._functorch._aot_autograd.schemas import OutputType
+
+    outputs = enumerate(metadata.output_info)
+    own = (i for i, info in outputs if info.output_type is OutputType.non_alias and _is_differentiable(info))
+    return next(own, None)
+
+
+def _is_differentiable(info: Any) -> bool:
+    is_wanted = getattr(info, "requires_grad_for_backward", info.requires_grad)
+    return bool(issubclass(info.raw_type, Tensor) and is_wanted)
 
 
 def _shape_guard(shape_env: Any, fakes: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], bool]:

@@ -14,6 +14,8 @@
 
 #include <vector>
 
+#include "places.h"
+
 namespace {
 
 // The attributes of an object that has a `__dict__`; nullptr if it has none, or has not made it yet.
@@ -292,6 +294,8 @@ PyTypeObject module_guard_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyMethodDef functions[] = {
     {"have_no_attributes", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(have_no_attributes)), METH_FASTCALL,
      "Whether none of these objects has Python attributes."},
+    {"moved", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(moved)), METH_FASTCALL,
+     "The numbers of the tensors that are not in these places."},
     {nullptr, nullptr, 0, nullptr}};
 
 // Makes a type of which objects are called, by the function that each has in `call`.
@@ -313,7 +317,7 @@ void make_collected(PyTypeObject& type, traverseproc traverse, inquiry clear) {
   type.tp_clear = clear;
 }
 
-// Adds TensorGuard, ModuleGuard and have_no_attributes to the module; false with a Python error set.
+// Adds TensorGuard, ModuleGuard, have_no_attributes and moved to the module; false with a Python error set.
 bool add_guards(PyObject* module) {
   auto& tensors = tensor_guard_type;
   make_callable<TensorGuard>(tensors, "aotkit_native.TensorGuard", create_tensor_guard, destroy_tensor_guard);

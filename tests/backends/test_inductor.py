@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 import aotkit
 from aotkit.aot.inductor import is_large_on_gpu
@@ -190,3 +191,14 @@ def test_memory_is_handed_on_where_an_allocation_takes_long(device, sizes, is_la
     with FakeTensorMode(allow_non_fake_inputs=True):
         inputs = [torch.empty(size, device=device) for size in sizes]
     assert is_large_on_gpu([*inputs, 3]) == is_large
+
+
+def test_inputs_on_a_gpu_whose_strides_alone_are_open():
+    """TorchDynamo leaves strides open that changed between calls: those of logits, say, whose rows Inductor pads."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    fixed, changing = [DimDynamic.STATIC] * 2, [DimDynamic.DYNAMIC] * 2
+    context = StatelessSymbolicContext(fixed, changing, [None] * 2, [None] * 2)
+    seen = mode.from_tensor(torch.empty_strided((1024, 512), (520, 1)), symbolic_context=context)
+    with mode:
+        logits = torch.empty_strided(seen.shape, seen.stride(), device="cuda")
+    assert is_large_on_gpu([logits])

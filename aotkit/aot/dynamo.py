@@ -58,8 +58,8 @@ def dynamo_compile(
     def captured(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    # Dynamo counts compilations by code object, and remembers by the name of code which sizes have changed in its calls;
-    # torch 2.11 by that alone. This one must share neither with others made here.
+    # Dynamo counts compilations by code object. Which sizes have changed between calls it remembers by the name of
+    # code, torch 2.11 by that alone. This one must share neither with others made here.
     captured.__code__ = captured.__code__.replace(co_name=f"captured_{next(_numbers)}")
     compiled = torch.compile(captured, backend=backend, dynamic=dynamic)
     # `config.patch` would leave some memory behind in each call.

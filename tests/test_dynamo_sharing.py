@@ -32,9 +32,10 @@ def inputs(sharing):
 SHARING = ["apart", "same", "overlapping", "apart", "equal view", "beside", "overlapping", "same"]
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("turn", range(3))
-def test_every_way_of_sharing_in_turn(turn, check):
-    compiled = aotkit.compile(add_after_doubling, backend="nop", capture="dynamo", check=check)
+def test_every_way_of_sharing_in_turn(turn, dynamic, check):
+    compiled = aotkit.compile(add_after_doubling, backend="nop", capture="dynamo", check=check, dynamic=dynamic)
     for sharing in SHARING[turn:] + SHARING[:turn]:
         (memory, *given), (wanted_memory, *wanted) = inputs(sharing), inputs(sharing)
         torch.testing.assert_close(compiled(*given), add_after_doubling(*wanted))

@@ -281,3 +281,18 @@ def test_sizes_with_inductor(check):
             yield trained(f, shape)
 
     compare(scenario, check, backend="inductor", dynamic=True, exact=False)
+
+
+def test_sizes_of_one_function_say_nothing_about_another():
+    """TorchDynamo leaves sizes open that have changed in calls of the same code: not in those of other functions."""
+
+    class Scaled(nn.Module):
+        def forward(self, x):
+            return 2 * x
+
+    for size, fn in enumerate([Scaled(), torch.sin, lambda x: x.cos(), Scaled(), torch.cos, lambda x: x.tan()], 2):
+        x = torch.randn(size)
+        compiled = aotkit.compile(fn, backend="nop", capture="dynamo")
+        compiled(x)
+        sizes = [node.meta["val"] for node in compiled.graphs(x).forward.graph.find_nodes(op="placeholder")]
+        assert [tuple(value.shape) for value in sizes] == [(size,)]

@@ -1,5 +1,6 @@
 """TorchDynamo's capture, and the backends that it knows."""
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from aotkit.random import Draws
 # torch's own default is 8.
 MOST_DYNAMO_VARIANTS = 64
 LIMIT_HIT = "Dynamo recompile limit exceeded"
+_numbers = itertools.count()
 
 
 def dynamo_backend(name: str) -> Callable[..., Any]:
@@ -57,8 +59,9 @@ def dynamo_compile(
     def captured(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    # Dynamo counts compilations by code object; this one must not share its count with others made here.
-    captured.__code__ = captured.__code__.replace()
+    # Dynamo counts compilations by code object. Which sizes have changed between calls it remembers by the name of
+    # code, torch 2.11 by that alone. This one must share neither with others made here.
+    captured.__code__ = captured.__code__.replace(co_name=f"captured_{next(_numbers)}")
     compiled = torch.compile(captured, backend=backend, dynamic=dynamic)
     # `config.patch` would leave some memory behind in each call.
     limit: Any = config._make_closure_patcher(fail_on_recompile_limit_hit=strict, recompile_limit=MOST_DYNAMO_VARIANTS)

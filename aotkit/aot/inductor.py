@@ -10,7 +10,6 @@ one guard checks all inputs at once; assertions about what other libraries' kern
 import functools
 import hashlib
 import linecache
-import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -97,10 +96,9 @@ def is_large_on_gpu(inputs: Sequence[Any]) -> bool:
     Under a small `peak`, Llama's kind held 7 to 10 % too much. On a CPU, where new memory is mapped page by page, it
     saves more.
     """
-    on_gpu = [x for x in inputs if isinstance(x, Tensor) and x.is_cuda]
-    # torch has no `nbytes` of a tensor whose strides are open.
-    sizes = [math.prod(x.shape) * x.itemsize for x in on_gpu if all(type(n) is int for n in x.shape)]
-    return sum(sizes) >= LARGE * max(len(sizes), 1)
+    on_gpu = [x for x in inputs if isinstance(x, Tensor) and x.is_cuda and all(type(n) is int for n in x.shape)]
+    # Not `nbytes`, which refuses a tensor whose sizes are known and whose strides are open.
+    return sum(x.numel() * x.element_size() for x in on_gpu) >= LARGE * max(len(on_gpu), 1)
 
 
 def _observed(compiled: Any, inputs: list[Any], around: Any) -> Sequence[Any]:

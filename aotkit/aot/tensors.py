@@ -115,7 +115,8 @@ def mutation_pattern(inputs: Sequence[Any], mutated: Sequence[int]) -> Hashable:
     """
     where = [i for i, x in enumerate(inputs) if has_storage(x)]
     storages = {i: inputs[i].untyped_storage()._cdata for i in where}
-    written = {storages[i] for i in mutated if i in storages}
+    mutated = [i for i in mutated if i in storages]
+    written = {storages[i] for i in mutated}
     close = [i for i in where if storages[i] in written]
     if len(close) == len(written):
         return ()

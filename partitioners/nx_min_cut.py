@@ -27,6 +27,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from torch.fx import GraphModule, Node
@@ -40,7 +41,7 @@ from aotkit.inspection.nodes import bytes_name, producer
 from aotkit.interfaces import Partitioner
 from aotkit.partitioners.rematerialization.blocks import solve
 from aotkit.partitioners.rematerialization.copies import compute_where_read
-from aotkit.partitioners.rematerialization.devices import Device, device_of
+from aotkit.partitioners.rematerialization.devices import Device, device_of, typical_of
 from aotkit.partitioners.rematerialization.fusion import readers_of
 from aotkit.partitioners.rematerialization.lifetimes import lifetimes
 from aotkit.partitioners.rematerialization.limits import Limit, parse_limit
@@ -50,26 +51,47 @@ from aotkit.partitioners.rematerialization.peak import fastest_below, paths_of, 
 from aotkit.partitioners.rematerialization.problem import Impossible, Problem
 from aotkit.partitioners.rematerialization.reasons import leave_reasons
 from aotkit.partitioners.rematerialization.roofline import tradeoff
-from aotkit.partitioners.rematerialization.tradeoff import Choice, OverBudget, Tradeoff, fastest, fastest_within
+from aotkit.partitioners.rematerialization.tradeoff import (
+    Choice,
+    OverBudget,
+    Tradeoff,
+    fastest,
+    fastest_within,
+    smallest_within,
+)
 from aotkit.partitioners.rematerialization.values import Values, values_of
 
 _log = logging.getLogger("aotkit")
 USED = 0.97  # of a budget; what leaves more unused is explained
+SLOWER = 0.01  # of the time of a step: what recomputing may take in all
 SMALL = 1 / 64  # of the memory of another value; as many of them as there are large ones take no more than 2 %
 
 
 def partition(
     joint: GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int, **kwargs: Any
 ) -> tuple[GraphModule, GraphModule]:
-    """Split the joint graph into (forward, backward) at the cut of fewest saved bytes."""
+    """Split the joint graph into (forward, backward) at the cut of fewest saved bytes that takes hardly more time."""
+    return _split(_choose, joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
-    def choose(values: Values, sides: Sides) -> Collection[int]:
-        problem = fewest_bytes(values)
-        chosen = problem.resolve(solve(problem))[0]
-        leave_reasons(values, chosen)
-        return chosen
 
-    return _split(choose, joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+def _choose(values: Values, sides: Sides) -> Collection[int]:
+    problem = fewest_bytes(values)
+    chosen: Collection[int] = problem.resolve(solve(problem))[0]
+    costs = _without_repeats(tradeoff(values, sides, typical_of(values)), problem)
+    quickest = fastest(costs)
+    most = quickest.time + int(SLOWER * (costs.anyway + quickest.time))
+    if costs.choice(chosen).time > most:
+        chosen = smallest_within(costs, most).saved
+    leave_reasons(values, chosen)
+    return chosen
+
+
+def _without_repeats(costs: Tradeoff, problem: Problem) -> Tradeoff:
+    """The same, where nothing is recomputed that `problem` never does."""
+    again = [
+        None if never is None else cost for cost, never in zip(costs.time.recompute, problem.recompute, strict=True)
+    ]
+    return replace(costs, time=replace(costs.time, recompute=again))
 
 
 Choose = Callable[[Values, Sides], Collection[int]]  # the numbers of the values to save

@@ -35,12 +35,25 @@ class Device:
 
 def device_of(values: Values) -> Device:
     """The one that most of a graph's memory is on, with the type that most of its memory has."""
+    return measured(*_most_of(values))
+
+
+def typical_of(values: Values) -> Device:
+    """One like the one that most of a graph's memory is on, the same whatever else a machine does."""
+    device, dtype = _most_of(values)
+    if device.type == "cpu":
+        return Device(bandwidth=2e10, flops=4e11)
+    return Device(bandwidth=4e12, flops=6e14 if dtype.itemsize < 4 else 5e13)  # an H200, without TF32
+
+
+def _most_of(values: Values) -> tuple[torch.device, torch.dtype]:
+    """The device and type that most of a graph's memory has."""
     sizes = Counter[tuple[torch.device, torch.dtype]]()
     for node in values.nodes:
         if is_tensor(node) and node.meta["val"].is_floating_point():
             sizes[node.meta["val"].device, node.meta["val"].dtype] += bytes_of(node)
     kinds = sizes.most_common(1)
-    return measured(*(kinds[0][0] if kinds else (torch.device("cpu"), torch.float32)))
+    return kinds[0][0] if kinds else (torch.device("cpu"), torch.float32)
 
 
 @functools.cache

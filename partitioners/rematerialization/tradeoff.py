@@ -13,7 +13,7 @@ without it the limit is met closely, the bound is tightened, and both are tried:
 import heapq
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -170,6 +170,24 @@ def _gap(tradeoff: Tradeoff, best: Choice, bound: Bound) -> float:
     return max(0.0, float(best.time - bound)) / max(tradeoff.anyway + best.time, 1)
 
 
+def smallest_within(tradeoff: Tradeoff, most: int) -> Choice:
+    """The choice found that keeps the fewest bytes and takes at most so long; the fastest one if all take longer."""
+    above, below = fastest(tradeoff), smallest(tradeoff)
+    if below.time <= most or above.time > most:
+        return below if below.time <= most else above
+    above, below, price = _crossing(tradeoff, above, below, lambda choice: choice.time <= most)
+    disputed = sorted(above.saved ^ below.saved)
+    best, low, high = above, 0, len(disputed)
+    while high - low > 1:
+        split = (low + high) // 2
+        found = tradeoff.best(price, disputed[split])
+        if found.time > most:
+            high = split
+        else:
+            best, low = min(best, found, key=lambda c: c.kept), split
+    return best
+
+
 @dataclass(frozen=True)
 class _Edge:
     """What is known after looking for the edge of the hull above a limit.
@@ -213,11 +231,18 @@ def _ends(tradeoff: Tradeoff, limit: int) -> tuple[Choice, Choice, Fraction]:
     below = smallest(tradeoff)
     if below.kept > limit:
         raise OverBudget(below.kept)
+    return _crossing(tradeoff, above, below, lambda choice: choice.kept > limit)
+
+
+def _crossing(
+    tradeoff: Tradeoff, above: Choice, below: Choice, is_above: Callable[[Choice], bool]
+) -> tuple[Choice, Choice, Fraction]:
+    """The two neighbours on the hull of which one is above, and the price at which they are equally good."""
     while True:
         price, middle = between(tradeoff, above, below)
         if middle is None:
             return above, below, price
-        above, below = (middle, below) if middle.kept > limit else (above, middle)
+        above, below = (middle, below) if is_above(middle) else (above, middle)
 
 
 def _bound_by_multiples(edge: _Edge, limit: int, size: int) -> Bound:

@@ -77,7 +77,7 @@ def partition(
 def _choose(values: Values, sides: Sides) -> Collection[int]:
     problem = fewest_bytes(values)
     chosen: Collection[int] = problem.resolve(solve(problem))[0]
-    costs = _without_repeats(tradeoff(values, sides, typical_of(values)), problem)
+    costs = _in_time(problem, tradeoff(values, sides, typical_of(values)), values)
     quickest = fastest(costs)
     most = quickest.time + int(SLOWER * (costs.anyway + quickest.time))
     if costs.choice(chosen).time > most:
@@ -86,12 +86,21 @@ def _choose(values: Values, sides: Sides) -> Collection[int]:
     return chosen
 
 
-def _without_repeats(costs: Tradeoff, problem: Problem) -> Tradeoff:
-    """The same, where nothing is recomputed that `problem` never does."""
-    again = [
-        None if never is None else cost for cost, never in zip(costs.time.recompute, problem.recompute, strict=True)
-    ]
-    return replace(costs, time=replace(costs.time, recompute=again))
+def _in_time(problem: Problem, costs: Tradeoff, values: Values) -> Tradeoff:
+    """What the choices of a problem in bytes take in time.
+
+    What the forward pass does not need is saved only if nothing else is possible.
+    """
+    save, kept, again = list(costs.time.save), list(costs.kept), list(costs.time.recompute)
+    everything = 1 + costs.anyway + sum(price or 0 for price in (*save, *again))
+    for i, price in enumerate(problem.save):
+        if price is None:
+            save[i] = None
+        elif save[i] is None:
+            save[i], kept[i] = everything, values.kept[i] or 0
+        if problem.recompute[i] is None:
+            again[i] = None
+    return replace(costs, time=replace(costs.time, save=save, recompute=again), kept=kept)
 
 
 Choose = Callable[[Values, Sides], Collection[int]]  # the numbers of the values to save

@@ -174,7 +174,7 @@ def smallest_within(tradeoff: Tradeoff, most: int) -> Choice:
     """The choice found that keeps the fewest bytes and takes at most so long; the fastest one if all take longer."""
     above, below = fastest(tradeoff), smallest(tradeoff)
     if below.time <= most or above.time > most:
-        return below if below.time <= most else above
+        return tradeoff.choice((below if below.time <= most else above).saved)
     above, below, price = _crossing(tradeoff, above, below, lambda choice: choice.time <= most)
     disputed = sorted(above.saved ^ below.saved)
     best, low, high = above, 0, len(disputed)
@@ -185,7 +185,7 @@ def smallest_within(tradeoff: Tradeoff, most: int) -> Choice:
             high = split
         else:
             best, low = min(best, found, key=lambda c: c.kept), split
-    return best
+    return tradeoff.choice(best.saved)
 
 
 @dataclass(frozen=True)

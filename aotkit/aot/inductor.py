@@ -71,7 +71,7 @@ def compile_inner(
         torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
         remembered_probes(),
         noting_origins(gm),
-        changed_kernels(),
+        changed_kernels(gm),
     ):
         compiled = compile_fx.compile_fx_inner(gm, example_inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
     run = launched_graph(compiled) if cpp_wrapper else short_call(compiled, example_inputs)

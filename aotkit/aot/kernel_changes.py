@@ -12,6 +12,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch.fx import GraphModule
+
+from aotkit.aot.partition import flops
 
 Enter = Callable[[], AbstractContextManager[None]]
 
@@ -23,10 +26,12 @@ class Change:
     Attributes:
         place: module and function.
         newest: the newest version of torch with which it was tried.
+        fused_only: for graphs without matrix products, convolutions and attention.
     """
 
     place: str
     newest: tuple[int, int]
+    fused_only: bool = False
 
     @property
     def name(self) -> str:
@@ -45,17 +50,20 @@ CHANGES = (
     Change("softmax_sums.quick_softmax_sums", (2, 13)),
     Change("early_lookups.early_lookups", (2, 13)),
     Change("late_loads.late_loads", (2, 13)),
-    Change("dependent_launches.dependent_launches", (2, 13)),
+    # What a library's kernels take hides what this saves, and Triton launches such a kernel from Python, 5 us longer
+    # than torch launches others: networks that wait for launches, as EfficientNet does, took 15 % more time.
+    Change("dependent_launches.dependent_launches", (2, 13), fused_only=True),
 )
 
 
 @contextmanager
-def changed_kernels() -> Iterator[None]:
-    """For the time of compiling a graph, all changes that are not off."""
+def changed_kernels(gm: GraphModule) -> Iterator[None]:
+    """For the time of compiling a graph, all changes for its kind that are not off."""
+    is_fused = not any(flops(node) for node in gm.graph.nodes)
     with ExitStack() as changed:
         for change in CHANGES:
             enter = _found(change)
-            if not isinstance(enter, str):
+            if not isinstance(enter, str) and (is_fused or not change.fused_only):
                 changed.enter_context(enter())
         yield
 

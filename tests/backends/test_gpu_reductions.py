@@ -310,12 +310,12 @@ def test_only_statements_that_need_no_other_memory_come_before_the_wait(pointers
 
 
 def loss_of_a_layer(x, weight, bias, targets):
-    logits = F.layer_norm((x @ weight + bias).relu(), bias.shape, bias)
+    logits = F.layer_norm((x * weight + bias).relu(), bias.shape, bias)
     return F.cross_entropy(logits, targets, reduction="sum")
 
 
 def layer_and_targets():
-    leaves = torch.randn(4096, 1024), torch.randn(1024, 1024), torch.randn(1024)
+    leaves = torch.randn(4096, 1024), torch.randn(1024), torch.randn(1024)
     return *(leaf.cuda().requires_grad_() for leaf in leaves), torch.randint(1024, (4096,), device="cuda")
 
 

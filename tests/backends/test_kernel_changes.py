@@ -1,5 +1,7 @@
 """Changes to how Inductor writes kernels that this version of torch does not allow are off, alone, and reported."""
 
+import contextlib
+
 import pytest
 import torch
 
@@ -35,6 +37,24 @@ def test_one_that_cannot_be_made_is_off_with_a_reason_and_the_others_stay(change
     assert any(f.problem.startswith(reason) and change.name in f.problem for f in reported())
     x = torch.randn(4, requires_grad=True)
     assert aotkit.check(lambda x: x.sin().sum(), x, backend="inductor").passed
+
+
+def test_early_launches_are_for_fused_kernels_alone(monkeypatch):
+    """They cost a network time that launches products and convolutions, too."""
+    (change,) = (change for change in CHANGES if change.fused_only)
+    entered = []
+
+    @contextlib.contextmanager
+    def enter():
+        entered.append(change)
+        yield
+
+    monkeypatch.setattr(kernel_changes, "_found", lambda found: enter if found == change else "off")
+    x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
+    assert aotkit.check(lambda x: (x @ w).sin() @ w, x, backend="inductor").passed
+    assert not entered
+    assert aotkit.check(lambda x: (x * w).sin().softmax(-1), x, backend="inductor").passed
+    assert len(entered) == 2  # forward and backward
 
 
 def test_one_that_does_not_find_what_it_patches_is_off(monkeypatch):

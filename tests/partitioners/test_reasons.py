@@ -121,12 +121,11 @@ def test_what_is_tagged_to_be_saved():
     assert reasons(graphs_of(function, x, w, capture="dynamo")) == {"sin": "tagged by torch.utils.checkpoint"}
 
 
-@pytest.mark.parametrize(
-    ("backend", "reason"),
-    [("nop", "reads an input changed in place"), ("inductor", "copy of an input changed in place")],
-)
-def test_inputs_that_the_function_changes(backend, reason):
-    """Inductor's passes take the copy away that the function makes."""
+@pytest.mark.parametrize("backend", ["nop", "inductor"])
+def test_inputs_that_the_function_changes(backend):
+    """Inductor's passes take the copy away that the function makes, up to torch 2.14."""
+    is_kept = backend == "nop" or torch.__version__ >= "2.15"
+    reason = "reads an input changed in place" if is_kept else "copy of an input changed in place"
 
     def changing(x, state):
         y = x * state.clone()

@@ -246,8 +246,11 @@ class CompiledFunction(Generic[P, R]):
     def _hand_over(self, reason: str) -> DynamoFunction:
         """From now on TorchDynamo captures whatever has not been compiled."""
         self._handed_over = reason
-        options = (self._options[name] for name in ("dynamic", "check", "on_error", "strict"))
-        self._dynamo = DynamoFunction(self._recipe, *options)
+        dynamic = self._options["dynamic"]
+        if dynamic is None and self._recipe.backend.fixed_sizes:
+            dynamic = False
+        options = (self._options[name] for name in ("check", "on_error", "strict"))
+        self._dynamo = DynamoFunction(self._recipe, dynamic, *options)
         return self._dynamo
 
     def _call_anew(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

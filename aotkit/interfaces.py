@@ -112,6 +112,8 @@ class Backend:
             donated, which nothing outside of the graph refers to. It gets copies where the graph is retained.
         writes_inputs: whether a compiled graph may itself write to inputs that the function changes in place, by
             `copy_` at its end. Else it returns their new values first, for aotkit to write.
+        fixed_sizes: whether it compiles graphs of fixed sizes only. Sizes that change are left open with `dynamic=True`
+            alone then.
         declines: why it cannot take an operation of a graph, or None if it can. Where it is given, the compilers get
             regions instead of whole graphs: graphs of operations that they take.
         unavailable: why this machine cannot run the backend, or None if it can.
@@ -124,6 +126,7 @@ class Backend:
     joint_pass: Callable[[GraphModule, Any], None] | None = None
     reuses_saved: bool = False
     writes_inputs: bool = False
+    fixed_sizes: bool = False
     declines: Callable[[Node], str | None] | None = None
     unavailable: Callable[[], str | None] = always_available
 

@@ -180,4 +180,6 @@ def unavailable() -> str | None:
     return "NNC fuses CPU code only in PyTorch builds with LLVM, which this one is not, and there is no CUDA device."
 
 
-backend = Backend(fw_compiler=compile_graph, decompositions=default_decompositions, unavailable=unavailable)
+backend = Backend(
+    fw_compiler=compile_graph, decompositions=default_decompositions, fixed_sizes=True, unavailable=unavailable
+)

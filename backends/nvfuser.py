@@ -49,5 +49,9 @@ def decompositions() -> Decompositions:
 
 
 backend = Backend(
-    fw_compiler=compile_graph, decompositions=decompositions, declines=declining("cuda"), unavailable=unavailable
+    fw_compiler=compile_graph,
+    decompositions=decompositions,
+    fixed_sizes=True,
+    declines=declining("cuda"),
+    unavailable=unavailable,
 )

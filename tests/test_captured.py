@@ -88,6 +88,21 @@ def test_what_has_no_graph_stays_in_python():
     assert any("cannot be traced" in reason and "aten.nonzero" in reason for reason in explained.breaks)
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_sizes_stay_fixed_for_a_backend_that_takes_no_others(fixed):
+    found = []
+
+    def compile_graph(gm, example_inputs):
+        found.append(all(isinstance(x, torch.Tensor) for x in example_inputs))
+        return gm
+
+    backend = aotkit.Backend(compile_graph, fixed_sizes=fixed)
+    compiled = aotkit.compile(torch.sin, backend=backend, capture="dynamo")
+    for n in (3, 4, 5):
+        assert torch.equal(compiled(torch.ones(n)), torch.ones(n).sin())
+    assert all(found) == fixed
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_gradients_of_several_outputs_with_open_sizes(dynamic):
     def outputs(x, y, w):

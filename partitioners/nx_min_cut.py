@@ -1,7 +1,7 @@
 """Save the fewest bytes from which the backward pass can be computed without repeating expensive work. Exactly.
 
-`partition` does that where it adds at most 1 % to the time of a step, as `rematerialization/roofline.py` estimates it,
-and else as much of it as adds no more: what a matrix product alone needs is written once more if it is recomputed.
+On a GPU, `partition` does that where it adds at most 1 % to the time of a step, as `rematerialization/roofline.py`
+estimates it, and else as much of it as adds no more: what a matrix product alone needs is written once more there.
 `budget` saves as many bytes as it is allowed to, in the least time; `peak` never has more than so many in memory at
 once, in forward and backward together.
 
@@ -43,7 +43,7 @@ from aotkit.inspection.nodes import bytes_name, producer
 from aotkit.interfaces import Partitioner
 from aotkit.partitioners.rematerialization.blocks import solve
 from aotkit.partitioners.rematerialization.copies import compute_where_read
-from aotkit.partitioners.rematerialization.devices import Device, device_of, typical_of
+from aotkit.partitioners.rematerialization.devices import Device, device_of, typical_gpu_of
 from aotkit.partitioners.rematerialization.fusion import readers_of
 from aotkit.partitioners.rematerialization.lifetimes import lifetimes
 from aotkit.partitioners.rematerialization.limits import Limit, parse_limit
@@ -79,14 +79,14 @@ def partition(
 def _choose(values: Values, sides: Sides) -> Collection[int]:
     problem = fewest_bytes(values)
     chosen: Collection[int] = problem.resolve(solve(problem))[0]
-    if all(is_cheap(n) or n in values.free for n in values.memories if n.op == "call_function"):
-        leave_reasons(values, chosen)  # a kernel or two, whose time is what they read
-        return chosen
-    costs = _in_time(problem, tradeoff(values, sides, typical_of(values)), values)
-    quickest = fastest(costs)
-    most = quickest.time + int(SLOWER * (costs.anyway + quickest.time))
-    if costs.choice(chosen).time > most:
-        chosen = smallest_within(costs, most).saved
+    # Without a matrix product or the like it is a kernel or two, whose time is what they read.
+    has_barriers = any(not is_cheap(n) for n in values.memories if n.op == "call_function" and n not in values.free)
+    if has_barriers and (device := typical_gpu_of(values)) is not None:
+        costs = _in_time(problem, tradeoff(values, sides, device), values)
+        quickest = fastest(costs)
+        most = quickest.time + int(SLOWER * (costs.anyway + quickest.time))
+        if costs.choice(chosen).time > most:
+            chosen = smallest_within(costs, most).saved
     leave_reasons(values, chosen)
     return chosen
 

@@ -38,11 +38,14 @@ def device_of(values: Values) -> Device:
     return measured(*_most_of(values))
 
 
-def typical_of(values: Values) -> Device:
-    """One like the one that most of a graph's memory is on, the same whatever else a machine does."""
+def typical_gpu_of(values: Values) -> Device | None:
+    """One that is the same whatever else a machine does; None where most of a graph's memory is not on a GPU.
+
+    With it, what was estimated for whole models was what an H200 took.
+    """
     device, dtype = _most_of(values)
     if device.type == "cpu":
-        return Device(bandwidth=2e10, flops=4e11)
+        return None
     return Device(bandwidth=4e12, flops=6e14 if dtype.itemsize < 4 else 5e13)  # an H200, without TF32
 
 

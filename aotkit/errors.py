@@ -4,8 +4,6 @@ import inspect
 import warnings
 from typing import Any
 
-import torch
-
 HIDDEN_OVERLAP = "it mutates an input whose memory another has, too, through another storage, as NumPy arrays give it"
 
 
@@ -102,6 +100,8 @@ class RecompilationWarning(UserWarning):
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether something failed for want of memory, so that it may work the next time."""
+    import torch  # messages of the command line do not wait for it
+
     while error is not None and not isinstance(error, MemoryError | torch.OutOfMemoryError):
         error = error.__cause__
     return error is not None

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 NOTHING_TO_COMPILE = "TorchDynamo finds nothing to compile in it"
 LIMIT = (
-    f"TorchDynamo has compiled it {aot.MOST_DYNAMO_VARIANTS} times, for other arguments each time, and compiles no "
-    "more; pass what changes as tensors"
+    "TorchDynamo has compiled it {} times, for other arguments each time, and compiles no more; pass what changes as "
+    "tensors"
 )
 
 
@@ -134,11 +134,11 @@ class DynamoFunction:
         if (outer := ran.get()) is not None:  # what is compiled in a part of another function is so in that, too
             outer.pieces.extend(call.pieces)
             outer.eager.extend(call.eager)
-        if aot.limits_hit() > limits:
+        if is_limited := aot.limits_hit() > limits:
             self._limited = "part" if call.pieces else "whole"
         if not call.pieces:
             return result, self._why_eager(breaks)
-        return result, "; ".join(_parts_in_eager(call, aot.limits_hit() > limits)) or None
+        return result, "; ".join(_parts_in_eager(call, is_limited)) or None
 
     def visit(self, args: Sequence[Any], kwargs: Mapping[str, Any], check: bool = False) -> Visit:
         """Make a call once more, to know what it runs. Random state is put back; mutations remain.
@@ -168,7 +168,7 @@ class DynamoFunction:
 
     def _why_eager(self, breaks: Mapping[str, int]) -> str:
         if self._limited == "whole":
-            return LIMIT
+            return LIMIT.format(aot.MOST_DYNAMO_VARIANTS)
         new = [aot.in_short(reason) for reason, count in aot.graph_breaks().items() if count > breaks.get(reason, 0)]
         if new := [*self._compiler.too_large, *new]:  # Dynamo tells them only when it compiles
             self._nothing = f"{NOTHING_TO_COMPILE} ({'; '.join(new)})"
@@ -177,6 +177,6 @@ class DynamoFunction:
 
 def _parts_in_eager(call: Ran, limited: bool) -> list[str]:
     """Why parts of a call ran eagerly, or all of it."""
-    parts = [f"in a part, {LIMIT}"] if limited else []
+    parts = [f"in a part, {LIMIT.format(aot.MOST_DYNAMO_VARIANTS)}"] if limited else []
     where = "" if len(call.eager) == len(call.pieces) else "in a part, "
     return parts + [where + reason for reason in dict.fromkeys(call.eager)]

@@ -282,7 +282,7 @@ class _Division:
     def _as_it_is(self, choice: Choice, part: Part, kept: GraphModule, text: str, error: Exception) -> GraphModule:
         """In place of what failed; `strict`, it fails."""
         cause = (isinstance(error, CompileError) and error.__cause__) or error
-        if self._options.strict or is_out_of_memory(cause):
+        if self._options.strict or is_out_of_memory(error):
             raise error
         self._failures[id(part)] = why = f"{type(cause).__name__}: {cause}"
         if (region := self._reported.get(id(part))) is not None:

@@ -13,7 +13,7 @@ without it the limit is met closely, the bound is tightened, and both are tried:
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -175,16 +175,13 @@ def smallest_within(tradeoff: Tradeoff, most: int) -> Choice:
     above, below = fastest(tradeoff), smallest(tradeoff)
     if below.time <= most or above.time > most:
         return tradeoff.choice((below if below.time <= most else above).saved)
-    above, below, price = _crossing(tradeoff, above, below, lambda choice: choice.time <= most)
-    disputed = sorted(above.saved ^ below.saved)
-    best, low, high = above, 0, len(disputed)
-    while high - low > 1:
-        split = (low + high) // 2
-        found = tradeoff.best(price, disputed[split])
-        if found.time > most:
-            high = split
-        else:
-            best, low = min(best, found, key=lambda c: c.kept), split
+
+    def is_quick(choice: Choice) -> bool:
+        return choice.time <= most
+
+    above, below, price = _crossing(tradeoff, above, below, is_quick)
+    found = _along(tradeoff, above, below, price, is_quick)
+    best = min([above, *filter(is_quick, found)], key=lambda c: c.kept)
     return tradeoff.choice(best.saved)
 
 
@@ -210,17 +207,10 @@ class _Edge:
 
 def _edge(tradeoff: Tradeoff, limit: int) -> _Edge:
     above, below, price = _ends(tradeoff, limit)
-    disputed = sorted(above.saved ^ below.saved)
-    best, low, high = below, 0, len(disputed)
-    while high - low > 1:
-        split = (low + high) // 2
-        found = tradeoff.best(price, disputed[split])
-        if found.kept > limit:
-            low = split
-        else:
-            best, high = min(best, found, key=lambda c: c.time), split
+    found = _along(tradeoff, above, below, price, lambda choice: choice.kept > limit)
+    best = min([below, *(c for c in found if c.kept <= limit)], key=lambda c: c.time)
     bound = above.time + price * (above.kept - limit)
-    return _Edge(tradeoff, best, bound, frozenset(disputed))
+    return _Edge(tradeoff, best, bound, above.saved ^ below.saved)
 
 
 def _ends(tradeoff: Tradeoff, limit: int) -> tuple[Choice, Choice, Fraction]:
@@ -243,6 +233,19 @@ def _crossing(
         if middle is None:
             return above, below, price
         above, below = (middle, below) if is_above(middle) else (above, middle)
+
+
+def _along(
+    tradeoff: Tradeoff, above: Choice, below: Choice, price: Fraction, is_above: Callable[[Choice], bool]
+) -> Iterator[Choice]:
+    """Choices on the edge between two, all equally good at the price, nearer and nearer to where it is crossed."""
+    disputed = sorted(above.saved ^ below.saved)
+    low, high = 0, len(disputed)
+    while high - low > 1:
+        split = (low + high) // 2
+        found = tradeoff.best(price, disputed[split])
+        low, high = (split, high) if is_above(found) else (low, split)
+        yield found
 
 
 def _bound_by_multiples(edge: _Edge, limit: int, size: int) -> Bound:

@@ -43,7 +43,7 @@ def are_finite(tensor: Tensor) -> bool:
 
 def ends(part: Tensor) -> tuple[float, float]:
     """The least and the largest element; NaN if one is."""
-    least, largest = part.aminmax()
+    least, largest = part.detach().aminmax()  # torch warns of numbers that have gradients
     return float(least), float(largest)
 
 

@@ -41,3 +41,13 @@ def test_no_value_is_finite_and_so_are_integers():
     assert are_finite(torch.ones(0))
     assert are_finite(torch.arange(3))
     assert are_finite(torch.tensor(True))
+
+
+def test_values_with_gradients_are_read_without_a_warning():
+    """Such are the outputs that the check looks at; else torch warns its user, once in a process."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        assert are_finite(torch.ones(3, requires_grad=True) * 2)
+    finally:
+        torch.set_warn_always(before)

@@ -79,3 +79,52 @@ def test_padded_products_are_not_handed_out(grad):
     w = torch.randn(50257, 768, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     with torch.set_grad_enabled(grad):
         assert aotkit.compile(logits, backend="inductor")(x, w).stride() == (50257, 1)
+
+
+class Rows(torch.nn.Module):
+    """As in ConvNeXt: linear layers read channels last, between convolutions."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.after = torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.Conv2d(4, 4, 3, padding=1)
+        self.up, self.down = torch.nn.Linear(4, 16), torch.nn.Linear(16, 4)
+
+    def forward(self, x):
+        rows = torch.nn.functional.gelu(self.up(self.before(x).relu().permute(0, 2, 3, 1)))
+        return self.after(self.down(rows).permute(0, 3, 1, 2).sin())
+
+
+def test_inductor_keeps_the_strides_of_saved_rows_and_chooses_those_of_images():
+    kept = {}
+
+    def forward(gm, inputs):
+        output = gm.graph.output_node()
+        shown = output.meta["user_visible_output_idxs"]
+        kept.update({tuple(node.meta["val"].shape): i in shown for i, node in enumerate(output.args[0]) if i})
+        return nop.fw_compiler(gm, inputs)
+
+    nop = aotkit.get_backend("nop")
+    backend = dataclasses.replace(nop, fw_compiler=forward, bw_compiler=nop.fw_compiler)
+    aotkit.compile(Rows(), backend=backend, partition="default")(torch.randn(2, 4, 6, 6)).sum().backward()
+    assert kept[2, 6, 6, 16]  # of gelu's two factors
+    assert not kept[2, 4, 6, 6]  # what the second convolution reads
+
+
+def test_inductor_keeps_the_strides_of_gradients():
+    """Padded, as large ones are on a GPU, they would be copied into the strides that autograd wants."""
+    seen = []
+    inductor = aotkit.get_backend("inductor")
+
+    def backward(gm, inputs):
+        compiled = inductor.bw_compiler(gm, inputs)
+        output = gm.graph.output_node()
+        gradients = [i for i, node in enumerate(output.args[0]) if node is not None]
+        seen.append(output.meta["user_visible_output_idxs"] == gradients)
+        return compiled
+
+    def product(x, w):
+        return (x * w).sin()
+
+    compiled = aotkit.compile(product, backend=dataclasses.replace(inductor, bw_compiler=backward))
+    compiled(torch.randn(3, 5, requires_grad=True), torch.randn(3, 5)).sum().backward()
+    assert seen == [True]

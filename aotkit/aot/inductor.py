@@ -34,6 +34,7 @@ from aotkit.aot.eight_bits import with_right_bytes
 from aotkit.aot.half_gelu import with_half_gelu
 from aotkit.aot.isa import remembered_probes
 from aotkit.aot.kernel_changes import changed_kernels
+from aotkit.aot.output_strides import show_results
 from aotkit.aot.padding import share_padded
 from aotkit.aot.provenance import NOTING, kernels_of, noting_origins, with_launches
 from aotkit.aot.tensors import tensor_guard
@@ -62,6 +63,10 @@ def compile_inner(
     """
     cpp_wrapper = cpp_wrapper and any(isinstance(x, Tensor) and x.is_cuda for x in example_inputs)
     more = {**compile_fx.get_cpp_wrapper_config(), "cpp_wrapper": True} if cpp_wrapper else {}
+    if kind.get("is_backward") and config.bw_outputs_user_visible:
+        show_results(
+            gm
+        )  # else Inductor pads gradients of large inputs, and autograd copies them into their own strides
     own = {"emulate_precision_casts": _rounds_between(gm), "allow_buffer_reuse": not is_large_on_gpu(example_inputs)}
     # Inductor's cache of compiled graphs does not tell apart what may be overwritten in one and not in another.
     # Nor does it know of our code.

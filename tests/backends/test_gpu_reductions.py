@@ -89,10 +89,18 @@ def test_somebody_elses_choices_stay(in_one_go):
         (2048, 4096, 3 * 8192, (16, True)),  # more rows would leave multiprocessors without a program
         (8192, 1024, 3 * 2048, (16, True)),  # fewer programs would load too little at once
         (2048, 12288, 4 * 65536, (16, False)),
+        (8192, 768, 14 * 1024, (16, True)),  # BERT's layer norm: 35 us, instead of 41 with 64 rows
+        (8192, 3072, 4 * 4096, (16, True)),  # its gelu: 60 us, instead of 65 with 64 rows and 58 with 32
     ],
 )
 def test_programs_that_sum_columns_are_few_and_load_rows_ahead(rows, width, nbytes, expected):
     assert programs(rows, width, nbytes, H200) == expected
+
+
+def test_programs_that_load_masks_take_one_row_at_a_time():
+    """Measured: 39 us, instead of 249 with two."""
+    assert programs(8192, 768, 20 * 1024, H200) == (64, True)
+    assert programs(8192, 768, 20 * 1024, H200, has_bytes=True) == (32, True)
 
 
 OF_ALL_ROWS = [

@@ -63,7 +63,7 @@ def compile_inner(
     """
     cpp_wrapper = cpp_wrapper and any(isinstance(x, Tensor) and x.is_cuda for x in example_inputs)
     more = {**compile_fx.get_cpp_wrapper_config(), "cpp_wrapper": True} if cpp_wrapper else {}
-    if kind.get("is_backward") and config.bw_outputs_user_visible:
+    if kind.get("is_backward"):
         show_results(
             gm
         )  # else Inductor pads gradients of large inputs, and autograd copies them into their own strides

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from aotkit.aot import outside_tracing
-from aotkit.aot.partition import is_tensor
+from aotkit.aot.partition import flops, is_tensor
 from aotkit.partitioners.rematerialization.values import Values, bytes_of
 
 LAUNCH = 3e-6
@@ -34,12 +34,12 @@ class Device:
 
 
 def device_of(values: Values) -> Device:
-    """The one that most of a graph's memory is on, with the type that most of its memory has."""
+    """The one that does most of a graph's work, with the type of that."""
     return measured(*_most_of(values))
 
 
 def typical_gpu_of(values: Values) -> Device | None:
-    """One that is the same whatever else a machine does; None where most of a graph's memory is not on a GPU.
+    """One that is the same whatever else a machine does; None where most of a graph's work is not on a GPU.
 
     What recomputing adds to a step was estimated with it for ViT-B, ResNet-50 and Llama as an H200 took it, by a factor
     of 1.5 at most, and several times too high for Swin-T and ConvNeXt-T.
@@ -51,12 +51,17 @@ def typical_gpu_of(values: Values) -> Device | None:
 
 
 def _most_of(values: Values) -> tuple[torch.device, torch.dtype]:
-    """The device and type that most of a graph's memory has."""
-    sizes = Counter[tuple[torch.device, torch.dtype]]()
+    """The device and type of most floating-point operations of a graph's products; of most memory, if it has none.
+
+    Not of most memory in any case: what normalisations compute of bfloat16 has float32 in between.
+    """
+    work, sizes = Counter[tuple[torch.device, torch.dtype]](), Counter[tuple[torch.device, torch.dtype]]()
     for node in values.nodes:
         if is_tensor(node) and node.meta["val"].is_floating_point():
-            sizes[node.meta["val"].device, node.meta["val"].dtype] += bytes_of(node)
-    kinds = sizes.most_common(1)
+            kind = (node.meta["val"].device, node.meta["val"].dtype)
+            work[kind] += flops(node)
+            sizes[kind] += bytes_of(node)
+    kinds = (+work or sizes).most_common(1)
     return kinds[0][0] if kinds else (torch.device("cpu"), torch.float32)
 
 

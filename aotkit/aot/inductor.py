@@ -64,9 +64,8 @@ def compile_inner(
     cpp_wrapper = cpp_wrapper and any(isinstance(x, Tensor) and x.is_cuda for x in example_inputs)
     more = {**compile_fx.get_cpp_wrapper_config(), "cpp_wrapper": True} if cpp_wrapper else {}
     if kind.get("is_backward"):
-        show_results(
-            gm
-        )  # else Inductor pads gradients of large inputs, and autograd copies them into their own strides
+        # Else Inductor pads large gradients, and autograd copies them into the strides that it wants.
+        show_results(gm)
     own = {"emulate_precision_casts": _rounds_between(gm), "allow_buffer_reuse": not is_large_on_gpu(example_inputs)}
     # Inductor's cache of compiled graphs does not tell apart what may be overwritten in one and not in another.
     # Nor does it know of our code.

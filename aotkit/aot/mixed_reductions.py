@@ -178,13 +178,13 @@ def _options(node1: Any, node2: Any) -> dict[str, Any]:
     rows, width = _sizes(node1)
     read = _read([node1, node2], width)
     sums = sum(node.is_reduction() for node in node2.get_nodes())
-    vectors = sum(numel == width for _, numel in read)
-    are_held = _in_registers(sums + vectors, width) <= HELD
-    whole = sum(nbytes / rows for nbytes, numel in read if numel > width)
-    of_a_row = whole + (0 if are_held else sum(nbytes for nbytes, numel in read if numel == width))
+    vectors = [nbytes for nbytes, numel in read if numel == width]
+    whole = [(nbytes, numel) for nbytes, numel in read if numel > width]
+    are_held = _in_registers(sums + len(vectors), width) <= HELD
+    of_a_row = sum(nbytes for nbytes, _ in whole) / rows + (0 if are_held else sum(vectors))
     nbytes = of_a_row * next_power_of_2(width) / width  # programs load padded rows
     processors = DeviceProperties.create(node1.get_device()).multi_processor_count
-    has_bytes = any(nbytes == numel > width for nbytes, numel in read)
+    has_bytes = any(size == numel for size, numel in whole)
     split, loads_ahead = programs(rows, width, nbytes, processors, has_bytes=has_bytes)
     return {f"{_OPTION}_split_size": split, f"{_OPTION}_allow_multi_stages": loads_ahead}
 
@@ -205,8 +205,8 @@ def programs(rows: int, width: int, nbytes: float, processors: int, *, has_bytes
         processors: multiprocessors of the GPU.
         has_bytes: whether it loads rows of elements of one byte, as of a mask.
     """
-    splits = (4 * LEAST_SPLIT, 2 * LEAST_SPLIT, LEAST_SPLIT)
-    for split in splits[has_bytes:]:
+    several_at_once = () if has_bytes else (4 * LEAST_SPLIT,)
+    for split in (*several_at_once, 2 * LEAST_SPLIT, LEAST_SPLIT):
         at_once = rows_at_once(split, width)
         # As Inductor's `persistent_reduction` has it.
         stages = min(max(split // at_once // 4, 1), 2 if width > 8192 else 3)

@@ -1,18 +1,18 @@
 """Timing is interleaved, counts only what it should, and loses no variant."""
 
-import time
 from collections import Counter
 
 import pytest
 
 from aotkit.benchmark import Step, interleave, speedup, spread
 from aotkit.benchmark.timing import FEWEST_ROUNDS
+from tests.benchmark.conftest import READING
 
 
-def step(log, name, forward=0.0, backward=0.0, prepare=0.0):
+def step(log, name, sleep=lambda seconds: None, forward=0.0, backward=0.0, prepare=0.0):
     def run(part, seconds):
         log.append((name, part))
-        time.sleep(seconds)
+        sleep(seconds)
         return part
 
     return Step(
@@ -22,17 +22,18 @@ def step(log, name, forward=0.0, backward=0.0, prepare=0.0):
     )
 
 
-def test_each_phase_is_timed_alone_and_preparing_is_not():
-    times, failed = interleave({"a": step([], "a", forward=2e-3, backward=4e-3, prepare=2e-2)}, seconds=0.01)
+def test_each_phase_is_timed_alone_and_preparing_is_not(clock):
+    times, failed = interleave({"a": step([], "a", clock.sleep, 2e-3, 4e-3, prepare=2e-2)}, seconds=0.01)
     assert not failed
-    forward, backward = (spread(times["a"][phase].wall).median for phase in ("forward", "backward"))
-    assert 2e-3 <= forward < 4e-3 <= backward < 1e-2
+    medians = [spread(times["a"][phase].wall).median for phase in ("forward", "backward")]
+    assert medians == pytest.approx([2e-3 + READING, 4e-3 + READING])
 
 
-def test_the_thread_clock_does_not_count_waiting():
-    times, _ = interleave({"a": step([], "a", forward=5e-3)}, seconds=0.01)
+def test_the_thread_clock_does_not_count_waiting(clock):
+    times, _ = interleave({"a": step([], "a", clock.sleep, forward=5e-3)}, seconds=0.01)
     samples = times["a"]["forward"]
-    assert spread(samples.cpu).median < 2e-3 < spread(samples.wall).median
+    assert spread(samples.cpu).median == pytest.approx(READING)
+    assert spread(samples.wall).median == pytest.approx(5e-3 + READING)
     assert samples.main is samples.wall
 
 
@@ -49,11 +50,9 @@ def test_every_round_plays_every_variant_and_each_comes_first_equally_often():
     assert len(rounds) > FEWEST_ROUNDS, "warm-up rounds are not counted"
 
 
-def test_the_budget_decides_the_number_of_rounds():
-    start = time.perf_counter()
-    times, _ = interleave({"a": step([], "a", forward=1e-3)}, seconds=0.1)
-    assert 20 <= len(times["a"]["forward"].wall) <= 100
-    assert time.perf_counter() - start < 2
+def test_the_budget_decides_the_number_of_rounds(clock):
+    times, _ = interleave({"a": step([], "a", clock.sleep, forward=1e-3)}, seconds=0.1)
+    assert len(times["a"]["forward"].wall) == pytest.approx(100, abs=1)
 
 
 def test_nothing_to_differentiate_has_no_backward():

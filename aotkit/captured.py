@@ -256,7 +256,8 @@ class CapturedGraph:
                 want = run_on_copies(eager, tensors, plan)
                 return check(other.subject, names, traced, eager, tensors, want, limit=limit)
 
-            report.search = functools.partial(culprit.find, replace(recipe, dynamic=False), attempt)
+            run_eager = functools.partial(run_on_copies, eager, tensors, plan)
+            report.search = functools.partial(culprit.find, replace(recipe, dynamic=False), attempt, run_eager)
             report.find_culprit(culprit.SECONDS if self._seconds < culprit.SECONDS else 0)
         return report
 

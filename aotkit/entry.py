@@ -118,7 +118,7 @@ class Entry:
 
             def search(budget: Budget) -> Any:
                 with unmoved(signature.generators):
-                    return culprit.find(recipe, attempt, budget)
+                    return culprit.find(recipe, attempt, lambda: outcome_in_eager(signature), budget)
 
             self.report.search = search
             # What took long to compile as a whole would do so in parts.

@@ -59,7 +59,7 @@ def tier(request, monkeypatch):
 @pytest.fixture
 def only_the_verdict(monkeypatch):
     """Which node is wrong is asked after the verdict, and takes longer than it: tests/culprit is about the answer."""
-    monkeypatch.setattr(culprit, "find", lambda recipe, attempt, budget: "not looked for")
+    monkeypatch.setattr(culprit, "find", lambda recipe, attempt, run_eager, budget: "not looked for")
 
 
 @pytest.fixture(autouse=True)

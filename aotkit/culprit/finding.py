@@ -20,7 +20,12 @@ from aotkit.inspection.source import source_line
 from aotkit.recipe import Recipe
 
 
-def find(recipe: Recipe, attempt: Callable[[Recipe, Budget], CheckReport], budget: Budget) -> Culprit | str:
+def find(
+    recipe: Recipe,
+    attempt: Callable[[Recipe, Budget], CheckReport],
+    run_eager: Callable[[], object],
+    budget: Budget,
+) -> Culprit | str:
     """The first wrong node of a compilation that failed its check; or in words why none was found.
 
     Compiles up to `MOST_COMPILATIONS` pieces of graphs, and the function itself a few times.
@@ -28,6 +33,7 @@ def find(recipe: Recipe, attempt: Callable[[Recipe, Budget], CheckReport], budge
     Args:
         recipe: what failed.
         attempt: compiles the same function for the same inputs by another recipe, and checks it.
+        run_eager: runs it in eager on the same inputs, as the check does.
         budget: the time for it, the check's part of each attempt as well; none begins when it is used up.
     """
 
@@ -38,7 +44,7 @@ def find(recipe: Recipe, attempt: Callable[[Recipe, Budget], CheckReport], budge
         return report
 
     try:
-        return _find(recipe, timed, budget)
+        return _find(recipe, timed, run_eager, budget)
     except NotFound as e:
         reason = str(e)
     except Exception as e:  # the mismatch is what the user has to see
@@ -46,10 +52,12 @@ def find(recipe: Recipe, attempt: Callable[[Recipe, Budget], CheckReport], budge
     return f"the first wrong node was not found: {reason}"
 
 
-def _find(recipe: Recipe, attempt: Callable[[Recipe], CheckReport], budget: Budget) -> Culprit:
+def _find(
+    recipe: Recipe, attempt: Callable[[Recipe], CheckReport], run_eager: Callable[[], object], budget: Budget
+) -> Culprit:
     recorder = Recorder()
     if not attempt(replace(recipe, backend=recorder.backend(recipe.backend))).passed:
-        return wrong_before_compilers(recipe, recorder.parts, attempt, budget)
+        return wrong_before_compilers(recipe, recorder.parts, attempt, run_eager, budget)
     forward = recorder.parts.get("fw_compiler") or recorder.parts["inference_compiler"]
     if (backward := recorder.parts.get("bw_compiler")) is None:
         return _in_part(recipe, forward, budget)

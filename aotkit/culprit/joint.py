@@ -1,6 +1,6 @@
 """Faults that no graph compiler made: of the partitioner, the joint pass, the decompositions or the trace."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +19,17 @@ from aotkit.culprit.reference import Reference
 from aotkit.culprit.result import Culprit, NotFound
 from aotkit.culprit.script import partitioner_script
 from aotkit.culprit.subgraphs import steps_of
+from aotkit.culprit.tracing import wrong_trace
 from aotkit.inspection.source import source_line
 from aotkit.recipe import Recipe
 
 
 def wrong_before_compilers(
-    recipe: Recipe, parts: Mapping[str, Part], attempt: Callable[[Recipe], CheckReport], budget: Budget
+    recipe: Recipe,
+    parts: Mapping[str, Part],
+    attempt: Callable[[Recipe], CheckReport],
+    run_eager: Callable[[], object],
+    budget: Budget,
 ) -> Culprit:
     """What is wrong where the reference, run on both graphs, differs from eager.
 
@@ -32,24 +37,29 @@ def wrong_before_compilers(
 
     Args:
         parts: the recorded graphs of the recipe.
+        run_eager: runs the function in eager, as the check does.
         budget: the time for the search.
 
     Raises:
         NotFound: the trace itself differs from eager, but not every time.
     """
     keeper = _JointKeeper()
-    trusted = replace(recipe, backend=Recorder().backend(recipe.backend), partition=keeper)
+    recorder = Recorder()
+    trusted = replace(recipe, backend=recorder.backend(recipe.backend), partition=keeper)
     if attempt(trusted).passed:
         return _wrong_cut(recipe, parts, keeper, budget)
-    trusted = replace(trusted, backend=replace(trusted.backend, joint_pass=None))
-    if attempt(trusted).passed:
-        return Culprit("joint pass")
-    trusted = replace(trusted, backend=replace(trusted.backend, decompositions={}))
-    if attempt(trusted).passed:
-        return Culprit("decompositions")
+    if recipe.backend.joint_pass is not None:
+        trusted = replace(trusted, backend=replace(trusted.backend, joint_pass=None))
+        if attempt(trusted).passed:
+            return Culprit("joint pass")
+    if recipe.backend.decompositions:
+        trusted = replace(trusted, backend=replace(trusted.backend, decompositions={}))
+        if attempt(trusted).passed:
+            return Culprit("decompositions")
     if attempt(trusted).passed:
         raise NotFound("the graphs differ from eager without any compiler, but not every time")
-    return Culprit("trace")
+    graph, inputs, random = _as_traced(recorder.parts, keeper)
+    return wrong_trace(graph, inputs, random, run_eager)
 
 
 class _JointKeeper:
@@ -79,10 +89,9 @@ def _wrong_cut(recipe: Recipe, parts: Mapping[str, Part], keeper: _JointKeeper, 
     assert joint is not None  # it was partitioned
     in_joint = {n.name: n for n in joint.graph.nodes if isinstance(n.meta.get("val"), Tensor)}
     nodes = [n for part in (forward, backward) for n in part.gm.graph.nodes if n.name in in_joint]
+    _, inputs, _ = _as_traced(parts, keeper)
     saved = len(forward.gm.graph.output_node().args[0]) - keeper.num_outputs  # type: ignore[arg-type]
     names = [n.name for n in joint.graph.find_nodes(op="placeholder")]
-    values = _named_inputs(forward) | _named_inputs(backward)
-    inputs = [values[name] for name in names]
 
     def whole(tensors: list[Tensor]) -> list[Any]:
         run = Reference(joint, inputs, in_joint.values())
@@ -113,6 +122,18 @@ def _wrong_cut(recipe: Recipe, parts: Mapping[str, Part], keeper: _JointKeeper, 
     if found is None or budget.is_used_up:
         return culprit
     return replace(culprit, graph=found.joint, script=partitioner_script(culprit, recipe, found))
+
+
+def _as_traced(
+    parts: Mapping[str, Part], keeper: _JointKeeper
+) -> tuple[GraphModule, Sequence[Tensor], Sequence[Tensor]]:
+    """The graph that was traced, its inputs, and the states of the random generators."""
+    if (joint := keeper.joint) is None:
+        part = parts["inference_compiler"]
+        return part.gm, part.inputs, part.random
+    forward = parts["fw_compiler"]
+    values = _named_inputs(forward) | _named_inputs(parts["bw_compiler"])
+    return joint, [values[n.name] for n in joint.graph.find_nodes(op="placeholder")], forward.random
 
 
 def _named_inputs(part: Part) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """The trusted reference: a graph's operators, one by one, in eager mode."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -25,16 +25,24 @@ class Reference(Interpreter):
     Args:
         inputs: tensors of the types that the graph was made for.
         kept: nodes whose values are to be kept.
+        keep: what of a value is kept; all of it by default.
 
     Attributes:
         values: of the kept nodes, after a run.
     """
 
-    def __init__(self, gm: GraphModule, inputs: Sequence[Tensor], kept: Iterable[Node] = ()) -> None:
+    def __init__(
+        self,
+        gm: GraphModule,
+        inputs: Sequence[Tensor],
+        kept: Iterable[Node] = (),
+        keep: Callable[[Any], Any] = lambda value: value,
+    ) -> None:
         super().__init__(gm)
         self._dtypes = [x.dtype for x in inputs]
         self._wide = False
         self._kept = set(kept)
+        self._keep = keep
         self.values: dict[Node, Any] = {}
 
     def run(self, *inputs: Any, **options: Any) -> Any:
@@ -46,7 +54,7 @@ class Reference(Interpreter):
     def run_node(self, n: Node) -> Any:
         value = super().run_node(n)
         if n in self._kept:
-            self.values[n] = value
+            self.values[n] = self._keep(value)
         return value
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

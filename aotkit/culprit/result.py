@@ -61,9 +61,9 @@ class Culprit:
 
     def __str__(self) -> str:
         advice = '; write a script with error.report.culprit.write("repro.py")' if self.script else ""
+        whose = "PyTorch's trace" if self.part == "trace" else f"the {self.part}"
         if self.node is None:
-            whose = "PyTorch's trace" if self.part == "trace" else f"the {self.part}"
             return f"{whose} is wrong: the graphs differ from eager without any compiler{advice}"
         where = f", at {self.line}: {self.line.code}" if self.line else ""
         operator = f" ({self.operator})" if self.operator else ""
-        return f"first wrong: {self.node}{operator} of the {self.part}{where}{advice}"
+        return f"first wrong: {self.node}{operator} of {whose}{where}{advice}"

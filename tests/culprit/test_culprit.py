@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import aotkit
 from aotkit.partitioners.default import partition as default_partition
@@ -243,6 +244,69 @@ def test_a_wrong_joint_pass():
 def test_a_wrong_decomposition():
     backend = aotkit.Backend(faults.correct, decompositions={aten.cos.default: lambda x: x.sin() * 2})
     assert culprit_of(two_sines, leaf(4), leaf(4), backend=backend).part == "decompositions"
+
+
+@pytest.fixture
+def other_when_traced():
+    """Functions that give something else when they are traced, one of them in its backward pass."""
+
+    def scale(x):
+        return x * 2 if type(x) in (torch.Tensor, nn.Parameter) else x.neg()
+
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return torch.ops.aotkit_tests.scale(grad)
+
+    with torch.library._scoped_library("aotkit_tests", "FRAGMENT") as library:
+        library.define("scale(Tensor x) -> Tensor")
+        library.impl("scale", scale, "CompositeImplicitAutograd")
+        yield {"forward": torch.ops.aotkit_tests.scale, "backward": Scale.apply}
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo does that
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_wrong_trace_names_the_operator_and_its_line(where, capture, other_when_traced):
+    """Before it, values that a trace without mutations has, and eager has only in parts."""
+    scale = other_when_traced[where]
+
+    def fn(x, y):
+        x = x.clone()
+        x[1:].add_(y[1:])
+        return scale((x * y).sin()).exp().cos()
+
+    error = failed(fn, leaf(4), leaf(4), backend="nop", capture=capture)
+    culprit = error.report.culprit
+    assert (culprit.part, culprit.operator) == ("trace", "aten.neg.default")
+    assert f"first wrong: {culprit.node} (aten.neg.default) of PyTorch's trace, at test_culprit.py:" in str(error)
+    with pytest.raises(ValueError, match="no script"):
+        culprit.write("unused")
+
+
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+def test_a_wrong_trace_of_a_call_without_gradients(capture, other_when_traced):
+    culprit = culprit_of(
+        lambda x: other_when_traced["forward"](x.sin()).exp(), torch.randn(8), backend="nop", capture=capture
+    )
+    assert (culprit.part, culprit.operator) == ("trace", "aten.neg.default")
+
+
+@pytest.mark.parametrize("random", ["shared", "torch"])
+def test_a_wrong_trace_beside_dropout_that_is_traced_in_another_way_than_eager_runs_it(random, other_when_traced):
+    attention = nn.MultiheadAttention(16, 2, dropout=0.1, batch_first=True)
+    norm = nn.LayerNorm(16)
+
+    def fn(x):
+        h = x + attention(norm(x), norm(x), norm(x), need_weights=False)[0]
+        return F.dropout(other_when_traced["forward"](norm(h)), 0.1).exp()
+
+    culprit = culprit_of(fn, torch.randn(4, 8, 16), backend="nop", random=random)
+    assert (culprit.part, culprit.operator) == ("trace", "aten.neg.default")
 
 
 def test_finding_never_hides_the_mismatch(monkeypatch):

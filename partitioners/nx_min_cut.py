@@ -27,32 +27,30 @@ The backward graph then computes cheap values in each kernel that reads them, wh
 import gc
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from aotkit.aot.environment import without_garbage_collection
 from aotkit.aot.extraction import extract_forward_backward
-from aotkit.aot.graphs import is_pointwise
-from aotkit.aot.partition import Sides, classify, default_partition, is_symbol, simplify
+from aotkit.aot.partition import Sides, classify, default_partition, simplify
 from aotkit.errors import BudgetError, CompileError
-from aotkit.inspection.nodes import bytes_name, producer
+from aotkit.inspection.nodes import bytes_name
 from aotkit.interfaces import Partitioner
 from aotkit.partitioners.rematerialization.blocks import solve
 from aotkit.partitioners.rematerialization.copies import compute_where_read
 from aotkit.partitioners.rematerialization.devices import Device, device_of, typical_gpu_of
-from aotkit.partitioners.rematerialization.fusion import readers_of
+from aotkit.partitioners.rematerialization.fewest_bytes import fewest_bytes
 from aotkit.partitioners.rematerialization.lifetimes import lifetimes
 from aotkit.partitioners.rematerialization.limits import Limit, parse_limit
-from aotkit.partitioners.rematerialization.operators import is_cheap, is_pass
+from aotkit.partitioners.rematerialization.operators import is_barrier
 from aotkit.partitioners.rematerialization.order import lower_peak
 from aotkit.partitioners.rematerialization.peak import fastest_below, paths_of, peak_of
-from aotkit.partitioners.rematerialization.problem import Impossible, Problem
+from aotkit.partitioners.rematerialization.problem import Impossible
 from aotkit.partitioners.rematerialization.reasons import leave_reasons
-from aotkit.partitioners.rematerialization.roofline import tradeoff
+from aotkit.partitioners.rematerialization.roofline import in_time, tradeoff
 from aotkit.partitioners.rematerialization.tradeoff import (
     Choice,
     OverBudget,
@@ -66,7 +64,6 @@ from aotkit.partitioners.rematerialization.values import Values, values_of
 _log = logging.getLogger("aotkit")
 USED = 0.97  # of a budget; what leaves more unused is explained
 SLOWER = 0.01  # of the time of a step: what recomputing may take in all
-SMALL = 1 / 64  # of the memory of another value; as many of them as there are large ones take no more than 2 %
 
 
 def partition(
@@ -80,32 +77,15 @@ def _choose(values: Values, sides: Sides) -> Collection[int]:
     problem = fewest_bytes(values)
     chosen: Collection[int] = problem.resolve(solve(problem))[0]
     # Without a matrix product or the like it is a kernel or two, whose time is what they read.
-    has_barriers = any(not is_cheap(n) for n in values.memories if n.op == "call_function" and n not in values.free)
+    has_barriers = any(is_barrier(n, values.free) for n in values.memories if n.op == "call_function")
     if has_barriers and (device := typical_gpu_of(values)) is not None:
-        costs = _in_time(problem, tradeoff(values, sides, device), values)
+        costs = in_time(problem, tradeoff(values, sides, device), values)
         quickest = fastest(costs)
         most = quickest.time + int(SLOWER * (costs.anyway + quickest.time))
         if costs.choice(chosen).time > most:
             chosen = smallest_within(costs, most).saved
     leave_reasons(values, chosen)
     return chosen
-
-
-def _in_time(problem: Problem, costs: Tradeoff, values: Values) -> Tradeoff:
-    """What the choices of a problem in bytes take in time.
-
-    What the forward pass does not need is saved only if nothing else is possible.
-    """
-    save, kept, again = list(costs.time.save), list(costs.kept), list(costs.time.recompute)
-    everything = 1 + costs.anyway + sum(price or 0 for price in (*save, *again))
-    for i, price in enumerate(problem.save):
-        if price is None:
-            save[i] = None
-        elif save[i] is None:
-            save[i], kept[i] = everything, values.kept[i] or 0
-        if problem.recompute[i] is None:
-            again[i] = None
-    return replace(costs, time=replace(costs.time, save=save, recompute=again), kept=kept)
 
 
 Choose = Callable[[Values, Sides], Collection[int]]  # the numbers of the values to save
@@ -246,59 +226,6 @@ def below(limit: Limit, values: Values, sides: Sides, costs: Tradeoff) -> Choice
         bytes_name(highest), bytes_name(most), bytes_name(choice.kept), 100 * choice.gap,
     )  # fmt: skip
     return choice
-
-
-def fewest_bytes(values: Values) -> Problem:
-    """Bytes first, work second; nothing expensive runs twice."""
-    repeated_late = _runs_expensive_work_late(values)
-    graph = list(values.nodes[0].graph.nodes)
-    readers = readers_of(graph, values.free)
-    work: list[int | None] = []
-    for i, node in enumerate(values.nodes):
-        is_small = _is_small(node, values, values.kept[i], readers[node])
-        is_little = values.constant[i] or values.asked_for[i] or (is_cheap(node) and not is_small)
-        if values.repeatable[i] and (is_little or not values.in_forward[i]):
-            # What the forward pass does not need itself is no work repeated, wherever it runs.
-            work.append(_bytes_moved(node, values) if values.in_forward[i] else 0)
-        else:
-            work.append(None)
-    # One byte outweighs all the work, and what the user asked to recompute outweighs all the memory.
-    byte = 1 + len(work) + sum(w or 0 for w in work)
-    everything = 1 + sum(map(values.nbytes, values.nodes))
-    save: list[int | None] = []
-    for i, (node, kept) in enumerate(zip(values.nodes, values.kept, strict=True)):
-        if kept is None or repeated_late[i]:
-            save.append(None)
-        else:
-            asked = everything if kept and values.asked_for[i] else 0
-            save.append((kept + asked) * byte + is_symbol(node))
-    return Problem(values.inputs, save, work, values.needed)
-
-
-def _is_small(node: Node, values: Values, kept: int | None, readers: Sequence[Node]) -> bool:
-    """Whether a value can be saved, and is much smaller than what recomputing it reads, or repeats it for."""
-    if not kept:
-        return False
-    computed = producer(node)  # all of what this may be an item of
-    read = _bytes_moved(computed, values) if is_pass(computed) else 0
-    broadcast = max((values.nbytes(reader) for reader in readers if is_pointwise(reader)), default=0)
-    return values.nbytes(computed) <= SMALL * read or kept <= SMALL * broadcast
-
-
-def _runs_expensive_work_late(values: Values) -> list[bool]:
-    """Of values that the forward pass does not need: whether saving one would have it run what may also run later."""
-    expensive: list[bool] = []
-    below: list[bool] = []
-    for i, node in enumerate(values.nodes):
-        before = not values.in_forward[i] and any(expensive[j] or below[j] for j in values.inputs[i])
-        below.append(before)
-        expensive.append(not values.in_forward[i] and not is_cheap(node) and not values.constant[i])
-    return below
-
-
-def _bytes_moved(node: Node, values: Values) -> int:
-    """The bytes that recomputing a node reads and writes."""
-    return 0 if node in values.free else sum(map(values.nbytes, (node, *node.all_input_nodes)))
 
 
 @contextmanager

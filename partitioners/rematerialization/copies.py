@@ -16,7 +16,7 @@ from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import is_random, is_tensor, storages
 from aotkit.inspection.nodes import output_nodes
 from aotkit.partitioners.rematerialization.fusion import fused_in, readers_of, viewed
-from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
+from aotkit.partitioners.rematerialization.operators import is_barrier, is_free
 from aotkit.partitioners.rematerialization.values import bytes_of
 
 
@@ -61,7 +61,7 @@ def _kernels(nodes: Sequence[Node]) -> _Kernels:
     memories = {node: storages(node) for node in nodes}
     free = {node for node in nodes if is_free(node, memories.__getitem__)}
     called = [node for node in nodes if node.op == "call_function"]
-    barriers = {node for node in called if node not in free and not is_cheap(node)}
+    barriers = {node for node in called if is_barrier(node, free)}
     readers = readers_of(nodes, free)
     return _Kernels(free, readers, fused_in(called, readers, barriers, free))
 

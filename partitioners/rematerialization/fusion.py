@@ -12,7 +12,7 @@ from networkx.utils import UnionFind
 from torch.fx import Node
 
 from aotkit.aot.partition import Sides
-from aotkit.partitioners.rematerialization.operators import is_cheap
+from aotkit.partitioners.rematerialization.operators import is_barrier
 from aotkit.partitioners.rematerialization.values import Values
 
 NOWHERE = -1
@@ -47,7 +47,7 @@ def fusion_of(values: Values, sides: Sides) -> Fusion:
     nodes = values.nodes
     late = [node for node in nodes[0].graph.nodes if node in sides.backward and node.op != "output"]
     free = values.free
-    barriers = {node for node in (*nodes, *late) if node not in free and not is_cheap(node)}
+    barriers = {node for node in (*nodes, *late) if is_barrier(node, free)}
     readers = readers_of([*nodes, *late], free)
     forward = depths_of([node for node in nodes if node in sides.forward], barriers, free)
     backward = depths_of(late, barriers, free)

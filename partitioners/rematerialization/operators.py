@@ -1,7 +1,7 @@
 """What an operator costs to run again: nothing to speak of, a pass over its inputs, or arithmetic."""
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -43,6 +43,15 @@ def is_free(node: Node, memory: Callable[[Node], Mapping[Any, int]] = storages) 
 def is_cheap(node: Node) -> bool:
     """Whether a node costs about as much as reading its inputs, or less."""
     return is_pointwise(node) or packet_name(node) in CHEAP or is_free(node)
+
+
+def is_barrier(node: Node, free: Collection[Node]) -> bool:
+    """Whether a node is a kernel of its own.
+
+    Args:
+        free: the nodes of its graph that move no data.
+    """
+    return node not in free and not is_cheap(node)
 
 
 def is_pass(node: Node) -> bool:

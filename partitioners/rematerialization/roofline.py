@@ -5,6 +5,7 @@ each kernel that needs it.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch.fx import Node
 
@@ -67,6 +68,23 @@ def tradeoff(values: Values, sides: Sides, device: Device) -> Tradeoff:
             again.append(int((work[node] + _passes_if_recomputed(node, fusion) * seconds[node] + read) / UNIT))
     kept = [k if k and s else 0 for k, s in zip(values.kept, save, strict=True)]
     return Tradeoff(Problem(values.inputs, save, again, values.needed), kept, int(sum(work.values()) / UNIT))
+
+
+def in_time(problem: Problem, costs: Tradeoff, values: Values) -> Tradeoff:
+    """What the choices of a problem in bytes take in time.
+
+    What the forward pass does not need is saved only if nothing else is possible.
+    """
+    save, kept, again = list(costs.time.save), list(costs.kept), list(costs.time.recompute)
+    everything = 1 + costs.anyway + sum(price or 0 for price in (*save, *again))
+    for i, price in enumerate(problem.save):
+        if price is None:
+            save[i] = None
+        elif save[i] is None:
+            save[i], kept[i] = everything, values.kept[i] or 0
+        if problem.recompute[i] is None:
+            again[i] = None
+    return replace(costs, time=replace(costs.time, save=save, recompute=again), kept=kept)
 
 
 def _is_in_memory(node: Node, fusion: Fusion) -> bool:

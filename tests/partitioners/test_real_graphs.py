@@ -23,6 +23,7 @@ from aotkit.benchmark.models import DEFAULT_MODELS, MODELS, Bottleneck, ResNet, 
 from aotkit.benchmark.partitioners import decomposition_table, min_cut_within
 from aotkit.partitioners import nx_min_cut
 from aotkit.partitioners.rematerialization.blocks import solve
+from aotkit.partitioners.rematerialization.fewest_bytes import fewest_bytes
 from aotkit.partitioners.rematerialization.problem import Problem
 from aotkit.partitioners.rematerialization.roofline import tradeoff
 from aotkit.partitioners.rematerialization.tradeoff import GAP, Tradeoff, fastest, fastest_within, smallest
@@ -93,7 +94,7 @@ def costs_of(name: str) -> Costs:
         simplify(joint)
         sides = classify(joint, num_fwd_outputs)
         values = values_of(joint, sides)
-        exact = nx_min_cut.fewest_bytes(values)
+        exact = fewest_bytes(values)
         save = [None if save is None else kept for save, kept in zip(exact.save, values.kept, strict=True)]
         recompute = [None if work is None else 0 for work in exact.recompute]
         only_bytes = replace(exact, save=save, recompute=recompute)

@@ -21,6 +21,7 @@ from aotkit.aot import (
     sparing_retained,
     sparse_nodes,
 )
+from aotkit.aot.environment import collecting
 from aotkit.calls import Blame, Boxed, Product, boxed_call, checked_once, results_of
 from aotkit.errors import CompileError, TraceError
 from aotkit.inspection import credit_backward
@@ -119,7 +120,7 @@ class Pipeline:
         if role == "backward" and self.graphs is not None:
             self._copied += kept_as_copies(self.graphs, example_inputs)
         donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
-        with self._blame(f"backend {self._backend_name!r}", role, kept), outside_fake_mode():
+        with self._blame(f"backend {self._backend_name!r}", role, kept), outside_fake_mode(), collecting():
             product = compiler(gm, example_inputs)
             run = boxed_call(product)
         self.products[role] = Product(product, kept)

@@ -39,10 +39,13 @@ class Draws:
     Attributes:
         seed: a 0-dimensional int64 tensor on the CPU, or None: then drawing raises SeedNeeded.
         used: how many draws have been made.
+        has_values: whether the words are computed; otherwise they are memory without values, for what only looks at
+            types and shapes, as the first of AOTAutograd's two runs does.
     """
 
     seed: Tensor | None
     used: int = 0
+    has_values: bool = True
 
     def next(self, shape: Sequence[int], device: torch.device, words: int = 1) -> list[Tensor]:
         """Uniform int32 words for the next draw: for each of `words` lanes, a tensor of this shape.
@@ -52,6 +55,8 @@ class Draws:
         """
         if self.seed is None:
             raise SeedNeeded
+        if not self.has_values:
+            return [torch.empty(tuple(shape), dtype=torch.int32, device=device) for _ in range(words)]
         index = _index(math.prod(shape), device)
         first = self.used * LANES
         self.used += 1

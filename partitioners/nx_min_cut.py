@@ -24,7 +24,6 @@ The backward graph then computes cheap values in each kernel that reads them, wh
 (`rematerialization/copies.py`), and is reordered where that lowers its peak of memory (`rematerialization/order.py`).
 """
 
-import gc
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -33,7 +32,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from aotkit.aot.environment import without_garbage_collection
+from aotkit.aot.environment import collecting_later
 from aotkit.aot.extraction import extract_forward_backward
 from aotkit.aot.partition import Sides, classify, default_partition, simplify
 from aotkit.errors import BudgetError, CompileError
@@ -152,7 +151,7 @@ def _split(
     **kwargs: Any,
 ) -> tuple[GraphModule, GraphModule]:
     """Split a joint graph where `choose` says."""
-    with _no_garbage_collection():
+    with collecting_later():
         simplify(joint)
         sides = classify(joint, num_fwd_outputs)
         if not sides.backward:
@@ -166,19 +165,6 @@ def _split(
         compute_where_read(backward)
         lower_peak(backward, sides)
         return forward, backward
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """While a graph is cut. The collector would go through all of its nodes again and again, which doubles the time."""
-    was_enabled = gc.isenabled()
-    with without_garbage_collection():
-        try:
-            yield
-        finally:
-            if was_enabled and not gc.get_freeze_count():
-                gc.freeze()  # what was made meanwhile counts as old now: the next collection does not go through it
-                gc.unfreeze()
 
 
 def within(limit: Limit, values: Values, sides: Sides, costs: Tradeoff) -> Choice:

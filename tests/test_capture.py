@@ -2,12 +2,14 @@
 
 import copy
 import gc
+import warnings
 import weakref
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
 import aotkit
@@ -198,6 +200,70 @@ def test_the_graphs_of_one_piece():
     assert graphs.backward is not None
     assert {"weight", "bias"} <= set(graphs.input_names)
     assert "addmm" in str(graphs)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x, *, scale=2.0):
+        y = self.layer(x) * scale
+        torch._dynamo.graph_break()
+        return y.sin()
+
+
+def test_what_a_module_owns_is_called_by_its_path():
+    first, _ = captured(Scaled()).explain(torch.randn(2, 4)).all_graphs
+    assert {"layer.weight", "layer.bias", "x"} <= set(first.input_names)
+
+
+def test_what_comes_before_a_graph_break_is_captured_as_often_as_by_torch_compile():
+    """Dynamo captures each frame around a break from its start: there must be none more."""
+    frames = []
+    for compile in (captured, lambda model: torch.compile(model, backend="aot_eager")):
+        torch.compiler.reset()
+        counters.clear()
+        compile(Scaled())(torch.randn(2, 4)).sum().backward()
+        frames.append(dict(counters["frames"]))
+    assert frames[0] == frames[1]
+
+
+def test_a_function_that_is_loaded_anew():
+    def f(x, scale=2.0):
+        return x.sin() * scale
+
+    def other(x, scale=3.0):
+        return x.cos() * scale
+
+    compiled, x = captured(f), torch.randn(4)
+    torch.testing.assert_close(compiled(x), x.sin() * 2)
+    f.__defaults__ = other.__defaults__
+    torch.testing.assert_close(compiled(x), x.sin() * 3)
+    f.__code__ = other.__code__
+    torch.testing.assert_close(compiled(x), x.cos() * 3)
+
+
+@pytest.mark.parametrize("mark", [torch.compiler.disable, torch._dynamo.allow_in_graph])
+def test_functions_that_dynamo_is_told_not_to_capture(mark):
+    def f(x):
+        return x.sin() * 2
+
+    compiled, x = captured(mark(f), on_error="eager"), torch.randn(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", aotkit.EagerCallWarning)
+        torch.testing.assert_close(compiled(x), x.sin() * 2)
+
+
+def test_a_generator_runs_as_in_eager():
+    def f(x):
+        yield x.sin()
+        yield x.cos()
+
+    x = torch.randn(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", aotkit.EagerCallWarning)
+        torch.testing.assert_close(list(captured(f)(x)), [x.sin(), x.cos()])
 
 
 def test_several_pieces_have_no_single_graphs():

@@ -1,13 +1,18 @@
 """TorchDynamo's capture, and the backends that it knows."""
 
+import functools
 import itertools
+import operator
 import re
 from collections.abc import Callable, Sequence
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 from torch.utils.checkpoint import checkpoint
 
@@ -19,6 +24,7 @@ from aotkit.random import Draws
 
 # torch's own default is 8.
 MOST_DYNAMO_VARIANTS = 64
+NO_PLAIN_RESULT = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 LIMIT_HIT = "Dynamo recompile limit exceeded"
 _numbers = itertools.count()
 
@@ -56,17 +62,14 @@ def dynamo_compile(
     from torch._dynamo import config
     from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit
 
-    def captured(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
-
-    # Dynamo counts compilations by code object. Which sizes have changed between calls it remembers by the name of
-    # code, torch 2.11 by that alone. This one must share neither with others made here.
-    captured.__code__ = captured.__code__.replace(co_name=f"captured_{next(_numbers)}")
-    compiled = torch.compile(captured, backend=backend, dynamic=dynamic)
+    compiled, parts = _compiled_by_dynamo(fn, backend, dynamic)
     # `config.patch` would leave some memory behind in each call.
     limit: Any = config._make_closure_patcher(fail_on_recompile_limit_hit=strict, recompile_limit=MOST_DYNAMO_VARIANTS)
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal compiled, parts
+        if parts and any(map(operator.is_not, parts, _parts(fn))):  # a notebook has loaded it anew
+            compiled, parts = _compiled_by_dynamo(fn, backend, dynamic)
         restore = limit()
         try:
             return compiled(*args, **kwargs)
@@ -83,6 +86,50 @@ def dynamo_compile(
             restore()
 
     return call
+
+
+def _compiled_by_dynamo(
+    fn: Callable[..., Any], backend: Callable[..., Any], dynamic: bool | None
+) -> tuple[Callable[..., Any], Sequence[Any]]:
+    """`torch.compile` of a function, with code of its own.
+
+    Dynamo counts compilations by code object. Which sizes have changed between calls it remembers by the name of code,
+    torch 2.11 by that alone. So no two share either.
+
+    Returns:
+        (that, what of the function it is a copy of): nothing if it calls the function, whose own frame Dynamo then
+        captures once more, from its start, if the graph ends in it.
+    """
+    function = fn.__func__ if isinstance(fn, MethodType) else fn
+    number = next(_numbers)
+    if not _is_plain(function):
+
+        def captured(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs)
+
+        captured.__code__ = captured.__code__.replace(co_name=f"captured_{number}")
+        return torch.compile(captured, backend=backend, dynamic=dynamic), ()
+    code, defaults, keyword_defaults = parts = _parts(function)
+    name = f"{code.co_name}_{number}"
+    copied = FunctionType(code.replace(co_name=name), function.__globals__, name, defaults, function.__closure__)
+    copied.__kwdefaults__ = keyword_defaults
+    compiled = torch.compile(copied, backend=backend, dynamic=dynamic)
+    return functools.partial(compiled, fn.__self__) if isinstance(fn, MethodType) else compiled, parts
+
+
+def _parts(fn: Any) -> tuple[Any, Any, Any]:
+    return fn.__code__, fn.__defaults__, fn.__kwdefaults__
+
+
+def _is_plain(function: Any) -> bool:
+    """Whether Dynamo captures the frame of a function as that of any other."""
+    from torch._dynamo.trace_rules import check, lookup
+    from torch._dynamo.variables import UserFunctionVariable
+
+    if type(function) is not FunctionType or function.__code__.co_flags & NO_PLAIN_RESULT:
+        return False
+    is_marked = any(name.startswith("_torchdynamo") for name in vars(function))
+    return not is_marked and not check(function) and lookup(function) is UserFunctionVariable
 
 
 def is_dynamos_own(error: Exception) -> bool:
@@ -167,7 +214,7 @@ def drawing_shared(gm: GraphModule, seeded: bool) -> GraphModule:
         seed._dynamo_source = None
 
     def run(seed: Tensor | None, *inputs: Any) -> Any:
-        with SharedRandom(Draws(seed)):
+        with SharedRandom(Draws(seed, has_values=get_proxy_mode() is not None)):
             return PropagateUnbackedSymInts(outer, graph=inner).run(*inputs)
 
     graph.output(graph.call_function(run, (seed, *inputs)))
@@ -201,5 +248,5 @@ def _captured_name(node: Any) -> str:
     name = getattr(source, "name", node.name)
     path = str(name() if callable(name) else name)
     path = re.sub(r"\._(?:modules|parameters|buffers)\['([^']*)'\]", r".\1", path)
-    path = path.removeprefix("L['fn'].__self__.")
+    path = path.removeprefix("L['fn'].__self__.").removeprefix("L['self'].")
     return re.sub(r"^L\['kwargs'\]\['(\w+)'\]|^L\['(\w+)'\]", lambda m: m[1] or m[2], path)

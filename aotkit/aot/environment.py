@@ -180,6 +180,37 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
+_were_enabled: list[bool] = []  # whether the collector ran, before each `collecting_later` that is under way
+
+
+@contextmanager
+def collecting_later() -> Iterator[None]:
+    """While a graph is traced and cut. The collector would go through all of its nodes again and again."""
+    _were_enabled.append(gc.isenabled())
+    gc.disable()
+    try:
+        yield
+    finally:
+        if _were_enabled.pop():
+            if not gc.get_freeze_count():
+                gc.freeze()  # what was made meanwhile counts as old now: the next collection does not go through it
+                gc.unfreeze()
+            gc.enable()
+
+
+@contextmanager
+def collecting() -> Iterator[None]:
+    """Within `collecting_later`, while other people's code runs, which may leave much to collect."""
+    is_postponed = any(_were_enabled) and not gc.isenabled()
+    if is_postponed:
+        gc.enable()
+    try:
+        yield
+    finally:
+        if is_postponed:
+            gc.disable()
+
+
 @contextmanager
 def random_state() -> Iterator[None]:
     """Put all random generators, also Python's and NumPy's, back at the end to where they were at the start."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 from torch.fx.traceback import preserve_node_meta
 
+from aotkit.aot.environment import collecting_later
 from aotkit.aot.overlap import correct_overlap
 from aotkit.aot.recurrent import correct_recurrent_layers
 
@@ -151,7 +152,8 @@ class _Flat(nn.Module):
 def _aot(module: nn.Module, example_inputs: Sequence[Any], **compilers: Any) -> Callable[..., Sequence[Any]]:
     from functorch.compile import aot_module_simplified
 
-    return aot_module_simplified(module, example_inputs, **compilers)  # type: ignore[no-any-return]
+    with collecting_later():
+        return aot_module_simplified(module, example_inputs, **compilers)  # type: ignore[no-any-return]
 
 
 @contextmanager

@@ -57,15 +57,18 @@ def padding(joint, joint_inputs):
 def test_padded_products_are_copied_where_a_user_sees_them(capture, partitioner):
     def losses(x, w):
         logits = torch.nn.functional.linear(x, w)
-        return logits, logits.flatten(0, 1).log_softmax(-1).sum()
+        return logits, logits.flatten(0, 1).log_softmax(-1).sum(), logits[..., ::2], logits[:, 1:, 1:3].transpose(0, 2)
 
     nop = aotkit.get_backend("nop")
     compiled = aotkit.compile(
         losses, backend=dataclasses.replace(nop, joint_pass=padding), partition=partitioner, capture=capture
     )
     x, w = torch.randn(2, 4, 6), torch.randn(5, 6, requires_grad=True)
-    logits, loss = compiled(x, w)
+    logits, loss, *parts = compiled(x, w)
     assert logits.stride() == (20, 5, 1)
+    for part, want in zip(parts, losses(x, w)[2:], strict=True):
+        assert part.stride() == want.stride()
+        torch.testing.assert_close(part, want)
     loss.backward()
 
 

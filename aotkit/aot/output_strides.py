@@ -101,12 +101,34 @@ def keep_strides(gm: GraphModule) -> None:
         value = _refreshed(node) if isinstance(node, Node) else None
         if not isinstance(value, Tensor) or _are_equal(value.shape, value.stride(), strides):
             continue
-        if (order := _order(value.shape, strides)) is not None:
-            copied = _copied(gm.graph, node, order)
+        if (copied := _with_strides(gm.graph, node, strides)) is not None:
             # What is saved is the copy, too: else both would stay in memory.
             results = [copied if r is node else r for r in results]
             output.args = (tuple(results),)
             renew_code(gm)
+
+
+def _with_strides(graph: Graph, node: Node, strides: Sequence[Any]) -> Node | None:
+    """A copy of a value that has these strides; of what it is a view of, if they leave gaps. None if there is none."""
+    if (order := _order(node.meta["val"].shape, strides)) is not None:
+        return _copied(graph, node, order)
+    views: list[Node] = []
+    while _is_view(node):
+        views.insert(0, node)
+        node = node.args[0]  # type: ignore[assignment]
+        value = node.meta["val"].clone(memory_format=torch.contiguous_format)
+        for view in views:
+            value = view.target(value, *view.args[1:], **view.kwargs)  # type: ignore[operator]
+        if _are_equal(value.shape, value.stride(), strides):
+            return _copied(graph, node, range(node.meta["val"].dim()), views)
+    return None
+
+
+def _is_view(node: Node) -> bool:
+    """Of one tensor, its first argument, and of numbers."""
+    target = node.target
+    is_view = isinstance(target, OpOverload) and (target.is_view or target is aten._unsafe_view.default)
+    return is_view and [*node.all_input_nodes] == [node.args[0]] and isinstance(node.meta.get("val"), Tensor)
 
 
 def _refreshed(node: Node) -> Any:
@@ -137,12 +159,14 @@ def _order(shape: Sequence[Any], strides: Sequence[Any]) -> list[int] | None:
     return dims if _are_equal([shape[d] for d in dims], [strides[d] for d in dims], dense) else None
 
 
-def _copied(graph: Graph, node: Node, order: Sequence[int]) -> Node:
+def _copied(graph: Graph, node: Node, order: Sequence[int], views: Sequence[Node] = ()) -> Node:
+    """A copy of a value that lies in memory in this order of dimensions, then these views of it."""
     back = [order.index(d) for d in range(len(order))]
     steps: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
         (aten.permute.default, (list(order),), {}),
         (aten.clone.default, (), {"memory_format": torch.contiguous_format}),
         (aten.permute.default, (back,), {}),
+        *((view.target, view.args[1:], view.kwargs) for view in views),
     ]
     with graph.inserting_before(graph.output_node()):
         for target, args, keywords in steps:

@@ -1,6 +1,7 @@
 """Capture by TorchDynamo: what a function's Python code does with values of tensors stays in Python."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +105,7 @@ class DynamoFunction:
     def __init__(self, recipe: Recipe, dynamic: bool | None, check: bool, on_error: str, strict: bool) -> None:
         self._recipe = recipe
         self._on_error = on_error
-        self._nothing = NOTHING_TO_COMPILE
+        self._breaks: dict[str, None] = {}  # what it has not captured, in Dynamo's words, which it says only once
         self._limited = ""
         # torch keeps compilers for ever, and would keep the function's module with it.
         nothing: Any = None
@@ -118,26 +119,23 @@ class DynamoFunction:
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str | None]:
         """The function's result, and why the call, or a part of it, ran eagerly, if one did."""
-        call = Ran()
-        token = ran.set(call)
+        call, limits = Ran(), aot.limits_hit()
         try:
-            breaks, limits = aot.graph_breaks(), aot.limits_hit()
-            result = self._call(*args, **kwargs)
+            with self._recorded(call):
+                result = self._call(*args, **kwargs)
         except TraceError as e:
             # If a part of it ran, to run that again would repeat what it changes.
             if self._on_error == "raise" or call.pieces:
                 raise
             self._compiler.fall_back(e)
             return self._recipe.fn(*args, **kwargs), None
-        finally:
-            ran.reset(token)
         if (outer := ran.get()) is not None:  # what is compiled in a part of another function is so in that, too
             outer.pieces.extend(call.pieces)
             outer.eager.extend(call.eager)
         if is_limited := aot.limits_hit() > limits:
             self._limited = "part" if call.pieces else "whole"
         if not call.pieces:
-            return result, self._why_eager(breaks)
+            return result, self._why_eager()
         return result, "; ".join(_parts_in_eager(call, is_limited)) or None
 
     def visit(self, args: Sequence[Any], kwargs: Mapping[str, Any], check: bool = False) -> Visit:
@@ -147,32 +145,41 @@ class DynamoFunction:
             check: compare each graph with eager, for the values that it has now.
         """
         call = Ran(again=check)
-        breaks = aot.graph_breaks()
-        token = ran.set(call)
-        try:
-            with aot.random_state():
-                self._call(*args, **kwargs)
-        finally:
-            ran.reset(token)
+        with self._recorded(call), aot.random_state():
+            self._call(*args, **kwargs)
         error = next((piece.error for piece in call.pieces if piece.error is not None), None)
-        ends = (piece.ends_because for piece in call.pieces if piece.ends_because)
-        reasons = list(dict.fromkeys([*ends, *self._compiler.too_large]))
+        reasons = [piece.ends_because for piece in call.pieces if piece.ends_because]
+        if not reasons and len(call.pieces) > 1:  # none was there yet when Dynamo met what it cannot capture
+            reasons = [*self._breaks]
+        reasons = list(dict.fromkeys([*reasons, *self._compiler.too_large]))
         eager: str | None = None
         if error is not None:
             eager = str(error)
         elif len(call.eager) < len(call.pieces):
             reasons += _parts_in_eager(call, self._limited == "part")
         else:
-            eager = "; ".join(_parts_in_eager(call, limited=False)) or self._why_eager(breaks)
+            eager = "; ".join(_parts_in_eager(call, limited=False)) or self._why_eager()
         return Visit(self._recipe.name, call.pieces, reasons, eager, error)
 
-    def _why_eager(self, breaks: Mapping[str, int]) -> str:
+    @contextmanager
+    def _recorded(self, call: Ran) -> Iterator[None]:
+        """Note what a call runs, and what Dynamo, if it compiles, does not capture of it."""
+        before = aot.graph_breaks()
+        token = ran.set(call)
+        try:
+            yield
+        finally:
+            ran.reset(token)
+            after = aot.graph_breaks()
+            if after != before:
+                new = (reason for reason, count in after.items() if count > before.get(reason, 0))
+                self._breaks.update(dict.fromkeys(map(aot.in_short, new)))
+
+    def _why_eager(self) -> str:
         if self._limited == "whole":
             return LIMIT.format(aot.MOST_DYNAMO_VARIANTS)
-        new = [aot.in_short(reason) for reason, count in aot.graph_breaks().items() if count > breaks.get(reason, 0)]
-        if new := [*self._compiler.too_large, *new]:  # Dynamo tells them only when it compiles
-            self._nothing = f"{NOTHING_TO_COMPILE} ({'; '.join(new)})"
-        return self._nothing
+        reasons = "; ".join([*self._compiler.too_large, *self._breaks])
+        return f"{NOTHING_TO_COMPILE} ({reasons})" if reasons else NOTHING_TO_COMPILE
 
 
 def _parts_in_eager(call: Ran, limited: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import threading
 import warnings
 import weakref
 
@@ -227,6 +228,24 @@ def test_what_comes_before_a_graph_break_is_captured_as_often_as_by_torch_compil
         compile(Scaled())(torch.randn(2, 4)).sum().backward()
         frames.append(dict(counters["frames"]))
     assert frames[0] == frames[1]
+
+
+def test_a_break_before_any_graph_is_told():
+    """What is called there is captured whole, so no graph of it knows of a break."""
+    lock = threading.Lock()
+
+    def layer(x):
+        return (x.sin() * 2).exp()
+
+    def locked(x):
+        with lock:
+            return layer(x)
+
+    def fn(x):
+        return layer(locked(x))
+
+    explained = captured(fn).explain(torch.randn(4))
+    assert (explained.pieces, explained.breaks) == (2, ["Unsupported context manager"])
 
 
 def test_a_function_that_is_loaded_anew():

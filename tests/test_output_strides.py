@@ -82,6 +82,22 @@ def test_parts_of_padded_products_have_the_strides_of_parts(part, capture):
     torch.testing.assert_close(*(torch.autograd.grad(y.square().sum(), w) for y in (got, want)))
 
 
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+@pytest.mark.parametrize("grad", [True, False])
+def test_kernels_that_give_other_strides_than_the_trace_takes_them_to(grad, capture, backend):
+    """On a CPU, batch norm gives a contiguous result where the trace has it transposed: no view of it is possible."""
+
+    def fn(x):
+        y = torch.nn.functional.batch_norm(x.transpose(1, 2), None, None, training=True)
+        return y.transpose(1, 2).reshape(-1).sin()
+
+    x = torch.randn(3, 4, 5, requires_grad=grad, device=DEVICE)
+    got, want = aotkit.compile(fn, backend=backend, capture=capture)(x), fn(x)
+    torch.testing.assert_close(got, want)
+    if grad:
+        torch.testing.assert_close(*(torch.autograd.grad(y.square().sum(), x)[0] for y in (got, want)))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="Inductor pads products on a GPU alone")
 @pytest.mark.parametrize("grad", [True, False])
 def test_padded_products_are_not_handed_out(grad):

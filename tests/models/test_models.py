@@ -10,16 +10,14 @@ from tests.models.measure import measure
 from tests.models.report import is_right
 
 ROOT = Path(__file__).resolve().parents[2]
-# One of each kind that has broken: masks, caches, containers, changed configurations, packed sequences, open sizes.
+# One of each kind that has broken: masks, caches, containers, changed configurations, packed sequences, open sizes,
+# kernels whose strides the trace gets wrong.
 FAST = [
     "gpt2", "llama", "bert", "t5", "vit", "clip", "whisper", "gru_packed", "convolutional", "checkpointed", "gcn",
-    "schnet",
+    "schnet", "patchtst",
 ]  # fmt: skip
-STRIDES = "PyTorch's kernel returns other strides than its fake: torch.compile fails in the same way"
 NOT_FOUND = "TorchDynamo leaves torch's recurrent modules alone: torch.compile runs it eagerly, too"
 GAPS = {
-    "patchtst": STRIDES,
-    "patchtsmixer": STRIDES,
     "odeint_dopri5": "it writes into views of a graph's output: torch.compile fails in the backward pass, too",
     "gru_packed_input": NOT_FOUND,
 }

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import aotkit
-from aotkit import culprit
+from aotkit import checker, culprit
 from aotkit.aot import native
 
 
@@ -33,6 +33,15 @@ def no_structured_trace():
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_hurry():
+    """What a check or a search finds shall not depend on what else the machine does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checker, "SECONDS", 300.0)
+        patch.setattr(culprit, "SECONDS", 300.0)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

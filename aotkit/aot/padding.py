@@ -40,20 +40,19 @@ def share_padded(gm: GraphModule) -> None:
 def _share(
     gm: GraphModule, source: Node, amounts: Sequence[tuple[int, int]], filling: float, pads: Sequence[Node]
 ) -> None:
-    def added(target: Any, *args: Any) -> Node:
-        node = gm.graph.call_function(target, args)
+    def added_before(pad: Node, target: Any, *args: Any) -> Node:
         values = [a.meta["val"] if isinstance(a, Node) else a for a in args]
-        node.meta = {**pads[0].meta, "val": target(*values)}
+        with gm.graph.inserting_before(pad):
+            node = gm.graph.call_function(target, args)
+        node.meta = {**pad.meta, "val": target(*values)}  # which says, too, whether it is of the forward pass
         return node
 
-    with gm.graph.inserting_before(pads[0]):
-        flat = [amount for pair in reversed(amounts) for amount in pair]
-        padded = added(aten.constant_pad_nd.default, source, flat, filling)
+    flat = [amount for pair in reversed(amounts) for amount in pair]
+    padded = added_before(pads[0], aten.constant_pad_nd.default, source, flat, filling)
     for pad in pads:
         _, order = _unpermuted(pad.args[0])
-        with gm.graph.inserting_before(pad):
-            is_same = order == sorted(order)
-            pad.replace_all_uses_with(padded if is_same else added(aten.permute.default, padded, order))
+        is_same = order == sorted(order)
+        pad.replace_all_uses_with(padded if is_same else added_before(pad, aten.permute.default, padded, order))
         gm.graph.erase_node(pad)
 
 

@@ -1,5 +1,7 @@
 """Inductor pads matrices for matrix products: what is padded twice is stored once."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -10,15 +12,13 @@ import aotkit
 from aotkit.aot.padding import share_padded
 
 aten = torch.ops.aten
+# As Inductor leaves graphs: without views that are permutations by another name.
+DECOMPOSITIONS = {aten.t.default: lambda x: aten.permute.default(x, [1, 0])}
 
 
 def sharing(function, x):
-    """The function's graph after `share_padded`; it still computes the same.
-
-    It is as Inductor leaves graphs: without views that are permutations by another name.
-    """
-    table = {aten.t.default: lambda x: aten.permute.default(x, [1, 0])}
-    gm = make_fx(function, decomposition_table=table, tracing_mode="fake")(x)
+    """The function's graph after `share_padded`; it still computes the same."""
+    gm = make_fx(function, decomposition_table=DECOMPOSITIONS, tracing_mode="fake")(x)
     share_padded(gm)
     gm.recompile()
     torch.testing.assert_close(tuple(gm(x)), function(x), rtol=0, atol=0)
@@ -85,3 +85,33 @@ def test_inductor_runs_it():
     torch.autograd.grad(compiled(*inputs), inputs)  # checked against eager
     graphs = compiled.graphs(*inputs)
     assert len(padded(graphs.forward)) == 1
+
+
+def pad_products(joint, joint_inputs):
+    """As Inductor's pass on a GPU leaves them: what it adds says of which pass it is, as the product does."""
+
+    def added(node, target, *args):
+        with joint.graph.inserting_before(node):
+            result = joint.graph.call_function(target, args)
+        values = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in args]
+        result.meta = {**node.meta, "val": target(*values)}
+        return result
+
+    for node in joint.graph.find_nodes(op="call_function", target=aten.mm.default):
+        rows, columns = node.meta["val"].shape
+        operands = [added(node, aten.constant_pad_nd.default, x, [0, 3, 0, 3]) for x in node.args]
+        some = added(node, aten.slice.Tensor, added(node, aten.mm.default, *operands), 0, 0, rows)
+        node.replace_all_uses_with(added(node, aten.slice.Tensor, some, 1, 0, columns))
+        joint.graph.erase_node(node)
+    share_padded(joint)
+    joint.recompile()
+
+
+def test_what_both_passes_pad_is_cut_between_them(partitioner):
+    def function(x, w):
+        return ((x @ w).exp() @ w.t()).sin()
+
+    nop = aotkit.get_backend("nop")
+    backend = dataclasses.replace(nop, joint_pass=pad_products, decompositions=DECOMPOSITIONS)
+    x, w = (torch.randn(shape, requires_grad=True) for shape in ((8, 6), (6, 5)))
+    torch.autograd.grad(aotkit.compile(function, backend=backend, partition=partitioner)(x, w).sum(), [x, w])

@@ -49,6 +49,7 @@ def fit(module, folder):
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.filterwarnings("ignore:GPU available but not used")
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 @pytest.mark.parametrize("whole", [False, True], ids=["inner model", "LightningModule"])
 def test_fit(whole, tmp_path):

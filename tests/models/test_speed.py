@@ -1,6 +1,7 @@
 """The command that times public models in real sizes has the models that it names; its table says what it measured."""
 
 import importlib.util
+import os
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import aotkit
 from tests.models import zoo
 from tests.models.speed.measure import measure, table
 from tests.models.speed.models import MODELS
+from tests.models.speed.together import measure_together
 
 # Millions of parameters, as the papers or the models' pages have them.
 PARAMETERS = {
@@ -60,3 +62,13 @@ def test_all_ways_of_one_model_are_timed_and_compared_with_torch_compile(broken)
 def test_a_name_that_there_is_not_is_an_error_before_anything_is_compiled():
     with pytest.raises(aotkit.UnknownNameError, match="no partitioner is named 'no such'"):
         measure(net, ["torch.compile", "nop/no such"], **OPTIONS)
+
+
+def out_of_memory():
+    os._exit(137)
+
+
+def test_a_process_that_is_killed_does_not_end_the_others():
+    found = dict(measure_together({"net": net, "killed": out_of_memory}, ["eager", "nop/min_cut"], OPTIONS))
+    assert all(row.wall and not row.error for row in found["net"])
+    assert [row.error for row in found["killed"]] == ["its process ended with exit code 137"] * 2

@@ -5,7 +5,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,16 @@ from tests.models.zoo import Training, set_seed
 
 BASE = "torch.compile"
 ROUNDS = 5  # of looking at what runs on the GPU
+MOST_DYNAMO_VARIANTS = 64  # of one function, of all variants together: beyond 8 torch.compile leaves it to eager for good
+
+
+class Options(TypedDict):
+    """What `measure` is told for every model alike."""
+
+    device: str
+    dtype: torch.dtype
+    seconds: float
+    check: bool
 
 
 @dataclass
@@ -49,6 +59,7 @@ def measure(
     dtype: torch.dtype,
     seconds: float,
     check: bool,
+    before_timing: Callable[[], None] = lambda: None,
 ) -> list[Row]:
     """All variants, which share the model's parameters.
 
@@ -56,10 +67,12 @@ def measure(
         variants: "eager", "torch.compile", or "inductor/min_cut" and the like.
         seconds: how long to time the steps of all of them.
         check: have aotkit check its own.
+        before_timing: called when all are compiled.
 
     Raises:
         UnknownNameError: a variant names none of aotkit's backends or partitioners.
     """
+    torch._dynamo.config.recompile_limit = MOST_DYNAMO_VARIANTS
     training = _placed(build, device, dtype)
     calls = {variant: _compiled(training.model, variant, check) for variant in variants}
     rows, steps = [], dict[str, Step]()
@@ -77,6 +90,7 @@ def measure(
             row.error = f"{type(e).__name__}: {e}"
         else:
             steps[variant] = step
+    before_timing()
     times, failed = interleave(steps, seconds, cuda=device == "cuda")
     for row in rows:
         if row.variant in failed:
@@ -158,7 +172,7 @@ def _busy(step: Step) -> float:
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in profile.events()
-        if event.device_type is torch.autograd.DeviceType.CUDA
+        if event.device_type == torch.autograd.DeviceType.CUDA  # not the same object
     )
     total, until = 0.0, 0.0
     for start, end in spans:
@@ -192,7 +206,7 @@ def _times(own: Sequence[float], base: Sequence[float]) -> tuple[str, str]:
     if not own:
         return "", ""
     found: Spread = spread(own)
-    ratio = f"{found.median / statistics.median(base):.3f}" if base else ""
+    ratio = f"{found.median / statistics.median(base):.3f}" if any(base) else ""
     return f"{found.median * 1e3:.2f} ±{found.half_width:.0%}", ratio
 
 

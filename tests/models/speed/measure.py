@@ -16,7 +16,7 @@ from tests.models.zoo import Training, set_seed
 
 BASE = "torch.compile"
 ROUNDS = 5  # of looking at what runs on the GPU
-MOST_DYNAMO_VARIANTS = 64  # of one function, of all variants together: beyond 8 torch.compile leaves it to eager for good
+MOST_DYNAMO_VARIANTS = 64  # of one function, all variants together: above 8, torch.compile leaves the rest to eager
 
 
 class Options(TypedDict):

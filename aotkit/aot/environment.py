@@ -181,18 +181,21 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 _were_enabled: list[bool] = []  # whether the collector ran, before each `collecting_later` that is under way
+_others_freeze = False  # what they have frozen is not ours to unfreeze, and to count it takes as long as there is of it
 
 
 @contextmanager
 def collecting_later() -> Iterator[None]:
     """While a graph is traced and cut. The collector would go through all of its nodes again and again."""
+    global _others_freeze
     _were_enabled.append(gc.isenabled())
     gc.disable()
     try:
         yield
     finally:
         if _were_enabled.pop():
-            if not gc.get_freeze_count():
+            _others_freeze = _others_freeze or gc.get_freeze_count() > 0
+            if not _others_freeze:
                 gc.freeze()  # what was made meanwhile counts as old now: the next collection does not go through it
                 gc.unfreeze()
             gc.enable()

@@ -78,6 +78,7 @@ def measure(
     rows, steps = [], dict[str, Step]()
     for variant, call in calls.items():
         rows.append(row := Row(variant))
+        torch._dynamo.pgo.reset_code_state()  # else sizes that differed in one are open in the next from the start
         step = Step(training.model.zero_grad, _stepping(training, call), None)
         try:
             begun = time.perf_counter()
@@ -149,7 +150,8 @@ def _verdict(call: Any, training: Training) -> str:
     report = call.report(*training.args, **training.kwargs)
     if not report.passed:
         return "failed"
-    return f"passed, {len(report.undecided)} undecided" if report.undecided else "passed"
+    undecided = sum(comparison.undecided is not None for comparison in report.comparisons)
+    return f"passed, {undecided} undecided" if undecided else "passed"
 
 
 def _peak(step: Step) -> int | None:

@@ -167,7 +167,7 @@ def _excuse_rounding(doubts: Sequence[Doubt], references: References) -> None:
                     f"{c.problem}, perhaps by rounding: {NO_MEANS}",
                 )
                 continue
-        if not references.is_steady(doubt.name):
+        if not _is_steady(doubt, references):
             c.problem = f"{c.problem}; eager itself gives something else each time"
 
 
@@ -187,11 +187,16 @@ def _scaled(references: References, factor: float, name: str) -> Spread:
 def _excused(doubt: Doubt, references: References, spread_of: Callable[[str], Spread]) -> bool:
     """Whether a complaint was withdrawn."""
     c, name = doubt.comparison, doubt.name
-    if references.exact is None or not references.is_steady(name):
+    if references.exact is None or not _is_steady(doubt, references):
         return False
     if is_rounding(doubt.got, doubt.eager, references.exact[name], spread_of(name)):
         c.problem, c.allowed = None, max(c.allowed, c.error)
     return c.problem is None
+
+
+def _is_steady(doubt: Doubt, references: References) -> bool:
+    is_gradient = _kind(doubt.name) == "gradient"
+    return references.is_steady(doubt.name, doubt.eager.largest if is_gradient else 0.0)
 
 
 def values_of(names: Sequence[str], outcome: Outcome) -> Values:

@@ -144,8 +144,13 @@ class References:
         """How far rounding, as it is and as it was moved, takes a value."""
         return self._nudged[what].joined(self._repeats[what])
 
-    def is_steady(self, what: str) -> bool:
-        """Whether eager's runs differ by rounding at most: not where they differ as much in float64."""
+    def is_steady(self, what: str, largest: float = 0.0) -> bool:
+        """Whether eager's runs differ by rounding at most: not where they differ as much in float64.
+
+        Args:
+            largest: the magnitude of a number whose rounding may be all that there is of the value, as of a gradient
+                that is zero: that of attention's key bias is other noise each time.
+        """
         if not self.varies:
             return True
         if self.exact is None or self._again is None:
@@ -153,9 +158,11 @@ class References:
         exact, again, want = self.exact[what], self.written(self._again)[what], self.wanted[what]
         if are_close(again, exact) or not is_floating(want):
             return are_close(again, exact)
-        most = nudge(want.real.dtype if want.is_complex() else want.dtype) * (1 if self.is_wide else AMPLIFIED)
-        far = distance(again, exact, want)
-        return far <= FINER * self._apart[what] or far <= most * size_of(exact, want)
+        size, far = size_of(exact, want), distance(again, exact, want)
+        if not self.is_wide:
+            size = max(AMPLIFIED * size, largest)
+        most = nudge(want.real.dtype if want.is_complex() else want.dtype) * size
+        return far <= FINER * self._apart[what] or far <= most
 
     def _run(self, *modes: Any, wide: bool = True) -> Values | None:
         """Values of a run under these modes; None if eager raises then, or draws otherwise."""

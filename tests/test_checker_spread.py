@@ -216,6 +216,32 @@ def test_a_wrong_sign_beside_sums_in_any_order(dtype):
     assert "gradient of w" in refused(lambda x, w: _scaled(x, w) * 2, x, w, backend=backend)
 
 
+def attention(x, key_bias, w):
+    """As on a GPU with dropout, whose kernels draw other numbers in float64. Softmax takes no notice of the bias."""
+    if x.dtype is torch.float64:
+        raise NotImplementedError
+    queries = x * _added(x[:8] * w)
+    return (queries @ (x + key_bias).t() / 8).softmax(-1) @ x
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gradient_that_is_nothing_but_rounding(dtype, seed):
+    """It is other noise each time, as different from that of another run as from zero."""
+    torch.manual_seed(seed)
+    x, bias, w = (torch.randn(*shape).to(dtype).requires_grad_() for shape in ((200, 64), (64,), (64,)))
+    assert aotkit.check(attention, x, bias, w, backend="nop").passed
+
+
+def test_a_gradient_that_is_larger_than_rounding_is_no_noise():
+    def shifted(gm, example_inputs):
+        return lambda *inputs: [None if y is None else y + 0.1 * y.abs().amax() for y in gm(*inputs)]
+
+    x, bias, w = (torch.randn(*shape).bfloat16().requires_grad_() for shape in ((200, 64), (64,), (64,)))
+    found = refused(attention, x, bias, w, backend=aotkit.Backend(compile_graph, shifted))
+    assert {"gradient of x", "gradient of w"} <= found.keys()
+
+
 @pytest.mark.parametrize("size", [0.01, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_numbers_drawn_outside_of_the_generators(size, dtype):

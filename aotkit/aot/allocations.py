@@ -39,6 +39,10 @@ def _on_cuda(step: Callable[[Mark], object], device: torch.device) -> list[int]:
         found.append(torch.cuda.max_memory_allocated(device) - before)
         torch.cuda.reset_peak_memory_stats(device)
 
+    # The thread of backward passes on a GPU still holds values of the last one, until it has begun another.
+    with torch.enable_grad():
+        number = torch.ones((), device=device, requires_grad=True)
+        torch.autograd.grad(number.sin(), number)
     torch.cuda.synchronize(device)
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)

@@ -1,5 +1,6 @@
 """Compare two runs of a function, value by value."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from aotkit.pieces import magnitude, pieces
 from aotkit.rounding import allowed_difference
 
 AGAIN = ", second backward pass"
+MOST_LINES = 20  # of a report as text: what is wrong first, then what is undecided
 
 
 @dataclass
@@ -92,8 +94,15 @@ class CheckReport:
         again = f", also with other values{sizes}" if self.repeated else ""
         equals = "may equal eager" if self.undecided else "equals eager"
         verdict = f"{equals}{again}" if self.passed else "differs from eager"
-        width = max((len(c.what) for c in self.comparisons), default=0)
-        lines = [f"  {c.what:{width}}  {c.problem or c.agreement}" for c in self.comparisons]
+        shown, rest = self.comparisons, list[Comparison]()
+        if len(shown) > MOST_LINES:
+            shown = sorted(shown, key=lambda c: (c.problem is None, c.undecided is None))
+            shown, rest = shown[:MOST_LINES], shown[MOST_LINES:]
+        width = max((len(c.what) for c in shown), default=0)
+        lines = [f"  {c.what:{width}}  {c.problem or c.agreement}" for c in shown]
+        if rest:
+            counts = Counter("wrong" if c.problem else "ok" if c.undecided is None else "undecided" for c in rest)
+            lines.append(f"  and {', '.join(f'{count} more {what}' for what, count in counts.items())}")
         if self.culprit is not None:
             lines.append(f"  {self.culprit}")
         return "\n".join([f"{self.subject} {verdict}:", *lines])

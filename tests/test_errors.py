@@ -184,6 +184,20 @@ def test_a_wrong_output_is_named_with_numbers(layer, x):
     assert "output 1            ok: " in text
 
 
+def test_of_many_values_the_wrong_ones_are_shown(only_the_verdict):
+    def many(x):
+        return [x * (i + 1) for i in range(100)]
+
+    wrong = altering(lambda outputs: [y + 1 if i in (7, 93) else y for i, y in enumerate(outputs)])
+    with pytest.raises(aotkit.MismatchError) as e:
+        aotkit.check(many, torch.randn(3), backend=wrong)
+    _, *lines, others, _ = str(e.value).splitlines()
+    assert len(lines) == 20
+    assert ["differs" in line for line in lines] == [True] * 2 + [False] * 18
+    assert lines[0].lstrip().startswith("output 7 ")
+    assert others == "  and 80 more ok"
+
+
 def test_a_wrong_gradient_is_named_by_its_parameter(layer, x):
     def last_but(outputs):
         return [outputs[0], outputs[1] * 1.001]

@@ -116,10 +116,12 @@ def _run_on_copies(
     run: Run,
     tensors: Sequence[Tensor],
     plan: Plan,
-    differentiate: Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], bool], list[Tensor | None]],
+    differentiate: Callable[[Sequence[Tensor], Sequence[Tensor | None], Sequence[Tensor], bool], list[Tensor | None]],
 ) -> Outcome:
     start = time.monotonic()
     leaves, inputs = copy_inputs(tensors, plan.change)
+    # Now: what gradients are written into requires them, too, but is no leaf then.
+    wanted = [x if x.requires_grad else None for x in leaves]
     grad = torch.is_grad_enabled()
     versions = [_version(x) for x in inputs]
     # Not all that changes a tensor counts its version up: batch norm does not for its running statistics.
@@ -141,17 +143,17 @@ def _run_on_copies(
             results = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor)]
             results += [x for x, m in zip(inputs, mutated, strict=True) if m]
             roots = [t for t in results if t.requires_grad]
-            wanted = [x for x in leaves if x.requires_grad]
             with torch.set_grad_enabled(grad):
                 plan.before_backward()
             gradients, again, cotangents = None, None, _cotangents(roots, plan.cotangents)
-            has_backward = bool(roots and wanted and torch.is_grad_enabled() and plan.backward)
+            differentiable = roots and any(x is not None for x in wanted)
+            has_backward = bool(differentiable and torch.is_grad_enabled() and plan.backward)
             if has_backward:
-                gradients = _in_places(differentiate(roots, wanted, cotangents, plan.twice), leaves)
+                gradients = differentiate(roots, wanted, cotangents, plan.twice)
             with torch.set_grad_enabled(grad):
                 plan.after_backward(outputs, gradients or ())
             if has_backward and plan.twice:
-                again = _in_places(differentiate(roots, wanted, cotangents, False), leaves)
+                again = differentiate(roots, wanted, cotangents, False)
             overwrote = not all(map(torch.equal, cotangents, _cotangents(roots, plan.cotangents)))
         after = _random(plan.generators)
     draws = not same_random(random, after)
@@ -169,12 +171,6 @@ def _run_on_copies(
 def without_graph(values: Any) -> Any:
     """The same, without what autograd keeps for the backward pass: saved values, and all inputs."""
     return pytree.tree_map_only(Tensor, lambda t: t.detach().requires_grad_(t.requires_grad), values)
-
-
-def _in_places(gradients: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor | None]:
-    """One for each leaf: None for those that require none."""
-    found = iter(gradients)
-    return [next(found) if x.requires_grad else None for x in leaves]
 
 
 @contextmanager
@@ -221,16 +217,19 @@ def _version(tensor: Tensor) -> int | None:
 
 
 def _gradients(
-    roots: Sequence[Tensor], wanted: Sequence[Tensor], cotangents: Sequence[Tensor], retain: bool
+    roots: Sequence[Tensor], wanted: Sequence[Tensor | None], cotangents: Sequence[Tensor], retain: bool
 ) -> list[Tensor | None]:
-    return list(torch.autograd.grad(roots, wanted, cotangents, retain_graph=retain, allow_unused=True))
+    """One for each place; None where nothing is wanted."""
+    leaves = [x for x in wanted if x is not None]
+    found = iter(torch.autograd.grad(roots, leaves, cotangents, retain_graph=retain, allow_unused=True))
+    return [None if x is None else next(found) for x in wanted]
 
 
 def _accumulated_gradients(
-    roots: Sequence[Tensor], wanted: Sequence[Tensor], cotangents: Sequence[Tensor], retain: bool
+    roots: Sequence[Tensor], wanted: Sequence[Tensor | None], cotangents: Sequence[Tensor], retain: bool
 ) -> list[Tensor | None]:
     torch.autograd.backward(roots, cotangents)
-    return [x.grad for x in wanted]
+    return [None if x is None else x.grad for x in wanted]
 
 
 def _cotangents(roots: Sequence[Tensor], which: int) -> list[Tensor]:

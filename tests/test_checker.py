@@ -684,3 +684,23 @@ def test_rounding_does_not_excuse_what_shared_memory_explains(monkeypatch):
     rows = torch.arange(14.0).view(7, 2)[1::2]
     with pytest.raises(aotkit.MismatchError, match=r"output 0 +differs"):
         aotkit.compile(lambda a, b: a.mul_(2) + b, backend="nop")(rows[:-1], rows[1:])
+
+
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_a_buffer_that_gradients_are_written_into(dtype, capture):
+    """As the spectrum of a Fourier neural operator, made before a graph break: no leaf that has a gradient."""
+
+    def spread(spectrum, modes):
+        spectrum[:, 2:5] = modes
+        return spectrum.sin()
+
+    def step(f):
+        spectrum = torch.zeros(3, 7, dtype=dtype)
+        loss = f(spectrum, modes).abs().sum() + spectrum.abs().square().sum()
+        return torch.autograd.grad(loss, modes)[0]
+
+    modes = torch.randn(3, 3, dtype=dtype, requires_grad=True)
+    compiled = aotkit.compile(spread, backend="nop", capture=capture)
+    torch.testing.assert_close(step(compiled), step(spread))
+    assert compiled.report(torch.zeros(3, 7, dtype=dtype), modes).passed

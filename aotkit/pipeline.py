@@ -15,6 +15,7 @@ from aotkit.aot import (
     donated_inputs,
     effect_tokens,
     gradient_uses,
+    keep_copies,
     outside_fake_mode,
     promise_strides,
     separate_gradients,
@@ -72,6 +73,7 @@ class Pipeline:
         correct_statistics(joint)
         self.gradient_uses = gradient_uses(joint, kwargs["num_fwd_outputs"])
         self._refuse_sparse(joint)
+        keep_copies(joint)
         if self._backend.joint_pass is not None:
             with self._blame(f"joint pass of backend {self._backend_name!r}", "joint", joint):
                 self._backend.joint_pass(joint, joint_inputs)

@@ -1,5 +1,6 @@
 """Mutated inputs, aliased inputs and outputs, strides: who shares memory with whom, before and after a call."""
 
+import copy
 import gc
 import weakref
 
@@ -371,6 +372,47 @@ def test_what_others_froze_stays_frozen_and_is_not_counted_each_time(monkeypatch
         aotkit.compile(lambda x, factor=factor: x.sin() * factor, backend="nop")(torch.randn(3, requires_grad=True))
     assert len(counts) <= 1
     assert count() >= 0.99 * before  # what is freed is frozen no more
+
+
+class Queue(torch.nn.Module):
+    """As in MoCo: what a batch is compared with are copies of those before it, of which it then replaces the oldest."""
+
+    def __init__(self):
+        super().__init__()
+        self.encode = torch.nn.Linear(8, 4)
+        self.register_buffer("queue", torch.randn(4, 16))
+
+    def forward(self, x):
+        keys = self.encode(x)
+        logits = keys @ self.queue.clone().detach()
+        with torch.no_grad():
+            self.queue.copy_(torch.cat([keys.t(), self.queue[:, len(x) :]], dim=1))
+        return logits
+
+
+@pytest.mark.parametrize(
+    "copies", [lambda x, q: (x @ q.clone().detach()).sin(), lambda x, q: (x * q.t().clone()).sin()]
+)
+def test_a_copy_of_an_input_outlives_it(copies, backend, partitioner):
+    """torch.compile gives wrong gradients for the first."""
+    x, queue = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
+    want = torch.autograd.grad(copies(x, queue).sum(), x)
+    outputs = aotkit.compile(copies, backend=backend, partition=partitioner)(x, queue)
+    queue.zero_()
+    torch.testing.assert_close(torch.autograd.grad(outputs.sum(), x), want)
+
+
+@pytest.mark.parametrize("capture", ["auto", "dynamo"])
+def test_a_queue_that_is_updated_before_the_backward_pass(capture, partitioner):
+    eager = Queue()
+    model = copy.deepcopy(eager)
+    compiled = aotkit.compile(model, backend="inductor", partition=partitioner, capture=capture)
+    for _ in range(3):
+        x = torch.randn(2, 8)
+        for f in (eager, compiled):
+            f(x).square().sum().backward()
+    torch.testing.assert_close(model.queue, eager.queue)
+    torch.testing.assert_close([p.grad for p in model.parameters()], [p.grad for p in eager.parameters()])
 
 
 def same_memory():

@@ -64,6 +64,7 @@ from aotkit.aot.graphs import (
 from aotkit.aot.joint import JOINT_TAGS, are_alike, partition_alone, tangents_of
 from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
 from aotkit.aot.output_strides import keep_strides, promise_strides, strides_of, strides_of_captured
+from aotkit.aot.own_copies import keep_copies
 from aotkit.aot.relays import if_on_cpu, relay, with_seed
 from aotkit.aot.shared_random import SharedRandom
 from aotkit.aot.statistics import correct_statistics
@@ -146,6 +147,7 @@ __all__ = [
     "is_for_dynamo",
     "is_foreign_tensor",
     "is_traced",
+    "keep_copies",
     "keep_strides",
     "limits_hit",
     "memory_pattern",

@@ -70,25 +70,17 @@ def copy_saved_mutated_inputs(forward: GraphModule, num_outputs: int) -> None:
     Inductor's passes drop the copy that AOTAutograd makes.
     """
     # Passes drop the copy that AOTAutograd makes of one before it takes a view of it.
-    mutated = {_memory(node) for node in mutated_inputs(forward.graph)} - {None}
+    mutated = {storage_of(node) for node in mutated_inputs(forward.graph)} - {None}
     inputs_end = next(node for node in forward.graph.nodes if node.op != "placeholder")
     output = forward.graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     for i in range(num_outputs, len(results)):
-        if _memory(results[i]) in mutated:
+        if storage_of(results[i]) in mutated:
             is_input = results[i].op == "placeholder"
             results[i] = _copied(results[i], inputs_end if is_input else results[i].next)
             results[i].meta["saved_because"] = "copy of an input changed in place"
     output.args = (tuple(results),)
     renew_code(forward)
-
-
-def _memory(node: Any) -> int | None:
-    """Which memory a node's value lies in."""
-    value = node.meta.get("val") if isinstance(node, Node) else None
-    if not isinstance(value, Tensor) or value.layout is not torch.strided:
-        return None
-    return int(value.untyped_storage()._cdata)
 
 
 def sparse_nodes(gm: GraphModule) -> list[str]:

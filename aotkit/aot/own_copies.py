@@ -1,4 +1,4 @@
-"""Copies that a function makes of its inputs: what becomes of the inputs after the call is no matter to them.
+"""Clones that a function makes of its inputs: what becomes of the inputs after the call is no matter to them.
 
 `x @ queue.clone()` reads a queue that is updated before the backward pass runs, as in MoCo. PyTorch's minimum cut
 copies it anew in the backward pass, and Inductor's passes read the queue itself. Autograd finds that out and raises,
@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
+
+from aotkit.aot.graphs import storage_of
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -39,17 +40,11 @@ def hidden_copies(joint: GraphModule) -> Iterator[None]:
 
 def _copies_of_inputs(joint: GraphModule) -> list[Node]:
     """In the forward pass. Not what `contiguous` copies: eager hands an input on where it is that already."""
-    inputs = {_memory(node) for node in joint.graph.find_nodes(op="placeholder")} - {None}
+    inputs = {storage_of(node) for node in joint.graph.find_nodes(op="placeholder")} - {None}
     return [
         node
         for node in joint.graph.find_nodes(op="call_function", target=aten.clone.default)
         if node.kwargs.get("memory_format", torch.preserve_format) is torch.preserve_format
-        and _memory(node.args[0]) in inputs
+        and storage_of(node.args[0]) in inputs
         and node.meta.get("partitioner_tag") != "is_backward"
     ]
-
-
-def _memory(node: Node) -> int | None:
-    value = node.meta.get("val")
-    is_strided = isinstance(value, Tensor) and value.layout is torch.strided
-    return value.untyped_storage()._cdata if is_strided else None  # type: ignore[union-attr]

@@ -51,6 +51,7 @@ class Row:
     error: str = ""
 
 
+@torch._dynamo.config.patch(recompile_limit=MOST_DYNAMO_VARIANTS)
 def measure(
     build: Callable[[], Training],
     variants: Sequence[str],
@@ -72,7 +73,6 @@ def measure(
     Raises:
         UnknownNameError: a variant names none of aotkit's backends or partitioners.
     """
-    torch._dynamo.config.recompile_limit = MOST_DYNAMO_VARIANTS
     training = _placed(build, device, dtype)
     calls = {variant: _compiled(training.model, variant, check) for variant in variants}
     rows, steps = [], dict[str, Step]()

@@ -18,6 +18,7 @@ from aotkit.aot import (
     keep_copies,
     outside_fake_mode,
     promise_strides,
+    save_viewed_inputs,
     separate_gradients,
     sparing_retained,
     sparse_nodes,
@@ -85,6 +86,7 @@ class Pipeline:
             forward, backward = self._two_graphs(parts)
             _same_saved_values(forward, backward, kwargs["num_fwd_outputs"], len(joint_inputs[1]))
         copy_saved_mutated_inputs(forward, kwargs["num_fwd_outputs"])
+        save_viewed_inputs(forward, backward, kwargs["num_fwd_outputs"])
         separate_gradients(backward)
         self._backward = copy_graph(backward)
         return forward, backward

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.aot.effects import changes_inputs, keeps_order
-from aotkit.aot.graphs import is_pointwise
-from aotkit.aot.partition import is_symbol, is_tensor, is_view
+from aotkit.aot.graphs import is_pointwise, is_symbol
+from aotkit.aot.partition import is_tensor, is_view
 from aotkit.inspection.nodes import packet_name, producer
 from aotkit.quotient import Quotient, in_order
 

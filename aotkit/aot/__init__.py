@@ -51,7 +51,6 @@ from aotkit.aot.graphs import (
     boxed,
     copy_graph,
     copy_repeated_gradients,
-    copy_saved_mutated_inputs,
     effect_tokens,
     generators_of,
     has_torch_operators,
@@ -66,6 +65,7 @@ from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
 from aotkit.aot.output_strides import keep_strides, promise_strides, strides_of, strides_of_captured
 from aotkit.aot.own_copies import keep_copies
 from aotkit.aot.relays import if_on_cpu, relay, with_seed
+from aotkit.aot.saved_inputs import copy_saved_mutated_inputs, save_viewed_inputs
 from aotkit.aot.shared_random import SharedRandom
 from aotkit.aot.statistics import correct_statistics
 from aotkit.aot.tensors import (
@@ -168,6 +168,7 @@ __all__ = [
     "random_states",
     "relay",
     "run_watched",
+    "save_viewed_inputs",
     "scalars_on",
     "separate_gradients",
     "set_random_states",

@@ -7,7 +7,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-from aotkit.aot.partition import draw_once, is_symbol
+from aotkit.aot.graphs import is_symbol
+from aotkit.aot.partition import draw_once
 from aotkit.aot.parts import copied_once, partitioners
 
 

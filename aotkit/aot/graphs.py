@@ -64,25 +64,6 @@ def is_traced(value: Any) -> bool:
     return isinstance(value, FunctionalTensor | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
-def copy_saved_mutated_inputs(forward: GraphModule, num_outputs: int) -> None:
-    """Save a copy of an input that the function changes in place: the input itself gets its new value after the call.
-
-    Inductor's passes drop the copy that AOTAutograd makes.
-    """
-    # Passes drop the copy that AOTAutograd makes of one before it takes a view of it.
-    mutated = {storage_of(node) for node in mutated_inputs(forward.graph)} - {None}
-    inputs_end = next(node for node in forward.graph.nodes if node.op != "placeholder")
-    output = forward.graph.output_node()
-    results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
-    for i in range(num_outputs, len(results)):
-        if storage_of(results[i]) in mutated:
-            is_input = results[i].op == "placeholder"
-            results[i] = _copied(results[i], inputs_end if is_input else results[i].next)
-            results[i].meta["saved_because"] = "copy of an input changed in place"
-    output.args = (tuple(results),)
-    renew_code(forward)
-
-
 def sparse_nodes(gm: GraphModule) -> list[str]:
     """The nodes of a graph whose value is a tensor of another layout than strided."""
     values = {node.name: node.meta.get("val") for node in gm.graph.nodes}
@@ -152,7 +133,7 @@ def _replace_gradients(backward: GraphModule, is_to_copy: Callable[[int, Node], 
     gradients: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     for i, node in enumerate(gradients):
         if storage_of(node) is not None and is_to_copy(i, node):
-            gradients[i] = _copied(node, output)
+            gradients[i] = copied(node, output)
     output.args = (tuple(gradients),)
     renew_code(backward)
 
@@ -171,12 +152,18 @@ def storage_of(node: Any) -> int | None:
     return value.untyped_storage()._cdata if isinstance(value, Tensor) and value.layout is torch.strided else None
 
 
+def is_symbol(node: Node) -> bool:
+    """Whether a node's value is a symbolic number, such as a size under `dynamic=True`."""
+    return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
 def is_pointwise(node: Node) -> bool:
     """Whether each element of a node's result depends on the same element of its inputs alone."""
     return torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
-def _copied(node: Node, before: Node) -> Node:
+def copied(node: Node, before: Node) -> Node:
+    """A new node, before another one, that copies the value of a node."""
     with before.graph.inserting_before(before):
         copied = before.graph.call_function(torch.ops.aten.clone.default, (node,))
     # A value in memory of its own, by which passes tell copies from aliases.

@@ -8,6 +8,7 @@ is made once, and saved where the backward pass needs it.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -20,6 +21,7 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 def keep_copies(joint: GraphModule) -> None:
     """Let no partitioner make copies of inputs again, unless `torch.utils.checkpoint` asked for that."""
+    _clone_what_keeps_type(joint)
     for node in _copies_of_inputs(joint):
         if "recompute" not in node.meta:
             node.meta.update(recompute=CheckpointPolicy.MUST_SAVE, saved_because="copy of an input")
@@ -38,9 +40,24 @@ def hidden_copies(joint: GraphModule) -> Iterator[None]:
             node.target = aten.clone.default
 
 
+def _clone_what_keeps_type(joint: GraphModule) -> None:
+    """`to(copy=True)` may convert to the type that a tensor has, which is an operator of no effect to Inductor."""
+    inputs = _memory_of_inputs(joint)
+    for target in (aten._to_copy.default, prims.convert_element_type.default):
+        for node in joint.graph.find_nodes(op="call_function", target=target):
+            source = node.args[0]
+            if storage_of(source) in inputs and _kind(source) == _kind(node):
+                node.target, node.args, node.kwargs = aten.clone.default, (source,), {}
+
+
+def _kind(node: Node) -> tuple[Any, ...]:
+    value = node.meta["val"]
+    return value.dtype, value.device, [*map(str, value.stride())]  # open sizes are not compared
+
+
 def _copies_of_inputs(joint: GraphModule) -> list[Node]:
     """In the forward pass. Not what `contiguous` copies: eager hands an input on where it is that already."""
-    inputs = {storage_of(node) for node in joint.graph.find_nodes(op="placeholder")} - {None}
+    inputs = _memory_of_inputs(joint)
     return [
         node
         for node in joint.graph.find_nodes(op="call_function", target=aten.clone.default)
@@ -48,3 +65,7 @@ def _copies_of_inputs(joint: GraphModule) -> list[Node]:
         and storage_of(node.args[0]) in inputs
         and node.meta.get("partitioner_tag") != "is_backward"
     ]
+
+
+def _memory_of_inputs(joint: GraphModule) -> set[int | None]:
+    return {storage_of(node) for node in joint.graph.find_nodes(op="placeholder")} - {None}

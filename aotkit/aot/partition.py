@@ -25,7 +25,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from aotkit.aot.equal_nodes import merge_equal_nodes
 from aotkit.aot.graph_modules import renew_code, scriptable
-from aotkit.aot.graphs import IN_KERNELS, mutated_inputs
+from aotkit.aot.graphs import IN_KERNELS, is_symbol, mutated_inputs
 from aotkit.aot.parts import extracting_by, needed, nodes_of_part, partitioners, patching
 from aotkit.errors import CompileError
 
@@ -287,11 +287,6 @@ def _has_effect(draws: Collection[str], node: Node) -> bool:
 def is_tensor(node: Node) -> bool:
     """Whether a node's value is one tensor."""
     return isinstance(node.meta.get("val"), Tensor)
-
-
-def is_symbol(node: Node) -> bool:
-    """Whether a node's value is a symbolic number, such as a size under `dynamic=True`."""
-    return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def storages(node: Node) -> dict[Any, int]:

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 from torch.fx import Node
 
-from aotkit.aot.graphs import is_pointwise
-from aotkit.aot.partition import is_symbol, is_view, storages
+from aotkit.aot.graphs import is_pointwise, is_symbol
+from aotkit.aot.partition import is_view, storages
 from aotkit.inspection.nodes import packet_name, size_hint
 
 # Cheap operators that do not carry torch.Tag.pointwise: one pass over their inputs.

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
+from aotkit.aot.graphs import is_symbol
 from aotkit.aot.partition import (
     Sides,
     is_in_kernels,
     is_random,
-    is_symbol,
     is_tensor,
     is_view,
     must_recompute,

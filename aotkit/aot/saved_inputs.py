@@ -1,0 +1,130 @@
+"""What the backward pass keeps of the function's inputs, which may have changed by then.
+
+Autograd notices a change of a tensor that it keeps, and raises. It does not where a compiler has made another tensor
+over the same memory, as Inductor does for each view: gradients would be computed from the new values (torch 2.13,
+under torch.compile, too). So inputs are kept themselves here, and the backward graph takes the views.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch.fx import GraphModule, Node
+
+from aotkit.aot.graph_modules import renew_code
+from aotkit.aot.graphs import copied, is_symbol, mutated_inputs, storage_of
+
+
+def copy_saved_mutated_inputs(forward: GraphModule, num_outputs: int) -> None:
+    """Save a copy of an input that the function changes in place: the input itself gets its new value after the call.
+
+    Inductor's passes drop the copy that AOTAutograd makes.
+    """
+    # Passes drop the copy that AOTAutograd makes of one before it takes a view of it.
+    mutated = {storage_of(node) for node in mutated_inputs(forward.graph)} - {None}
+    inputs_end = next(node for node in forward.graph.nodes if node.op != "placeholder")
+    output = forward.graph.output_node()
+    results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    for i in range(num_outputs, len(results)):
+        if storage_of(results[i]) in mutated:
+            is_input = results[i].op == "placeholder"
+            results[i] = copied(results[i], inputs_end if is_input else results[i].next)
+            results[i].meta["saved_because"] = "copy of an input changed in place"
+    output.args = (tuple(results),)
+    renew_code(forward)
+
+
+def save_viewed_inputs(forward: GraphModule, backward: GraphModule, num_outputs: int) -> None:
+    """Where a view of an input is saved, save the input, once, and take the view in the backward graph."""
+    results: Any = forward.graph.output_node().args[0]
+    memory = {storage_of(node) for node in forward.graph.find_nodes(op="placeholder")} - {None}
+    saved: list[Node] = list(results[num_outputs:])
+    viewed = [node for node in saved if node.op == "call_function" and storage_of(node) in memory]
+    chains = {node: chain for node in viewed if (chain := _from_input(node))}
+    if not chains:
+        return
+    symbols = [node for node in saved if is_symbol(node)]
+    others = [node for node in saved if node not in symbols]
+    # Forward returns the symbolic sizes last, backward takes them first.
+    given = dict(zip([*symbols, *others], backward.graph.find_nodes(op="placeholder"), strict=False))
+    symbols = _with_those_of(chains.values(), symbols, forward)
+    others = list(dict.fromkeys(chains[node][0] if node in chains else node for node in others))
+    _take(backward, [*symbols, *others], given)
+    _view_again(backward, chains, given)
+    _save(forward, num_outputs, [*others, *symbols])
+    views = {node for _, *chain in chains.values() for node in chain}
+    for node in reversed(forward.graph.nodes):
+        if node in views and not node.users:
+            forward.graph.erase_node(node)
+
+
+def _from_input(node: Node) -> list[Node]:
+    """The input that a node is a view of, and what takes the view, in order; nothing if that reads other tensors."""
+    chain = [node]
+    while chain[0].op == "call_function":
+        sources = [i for i in chain[0].all_input_nodes if not is_symbol(i)]
+        if len(sources) != 1:
+            return []
+        chain.insert(0, sources[0])
+    return chain if chain[0].op == "placeholder" and storage_of(chain[0]) == storage_of(node) else []
+
+
+def _with_those_of(chains: Iterable[Sequence[Node]], symbols: Sequence[Node], forward: GraphModule) -> list[Node]:
+    """The saved sizes with those that views read, and, before them, the ones that sizes of the inputs consist of."""
+    from torch.fx.experimental.symbolic_shapes import find_symbol_binding_fx_nodes, free_symbols
+
+    read = [i for _, *views in chains for view in views for i in view.all_input_nodes if is_symbol(i)]
+    bound = {node.meta["val"].node.expr for node in symbols}
+    sources = find_symbol_binding_fx_nodes(forward.graph)
+    wanted = (free_symbols(node.meta["val"]) for node in (*(chain[0] for chain in chains), *read))
+    missing = [s for found in wanted for s in sorted(found, key=str) if s in sources and s not in bound]
+    return list(dict.fromkeys([*(sources[s] for s in missing), *symbols, *read]))
+
+
+def _take(backward: GraphModule, saved: Sequence[Node], given: dict[Node, Node]) -> None:
+    """Let a graph take these values of the forward graph, in this order, before its other inputs.
+
+    Args:
+        given: its placeholders for saved values; those that are missing are added.
+    """
+    first = next(iter(backward.graph.nodes))
+    for node in reversed(saved):
+        if node not in given:
+            with backward.graph.inserting_before(first):
+                given[node] = backward.graph.placeholder(node.name)
+            given[node].meta = dict(node.meta)
+        elif given[node] is not first:
+            first.prepend(given[node])
+        first = given[node]
+
+
+def _view_again(backward: GraphModule, chains: Mapping[Node, Sequence[Node]], given: dict[Node, Node]) -> None:
+    """Take views in the backward graph, in place of the placeholders that it had for them."""
+    placeholders = {view: given.pop(view) for view in chains}
+    with backward.graph.inserting_before(next(n for n in backward.graph.nodes if n.op != "placeholder")):
+        for _, *views in chains.values():
+            for node in views:
+                if node not in given:
+                    given[node] = backward.graph.node_copy(node, given.__getitem__)
+    for view, placeholder in placeholders.items():
+        placeholder.replace_all_uses_with(given[view])
+        backward.graph.erase_node(placeholder)
+    renew_code(backward)
+
+
+def _save(forward: GraphModule, num_outputs: int, saved: Sequence[Node]) -> None:
+    """Let the forward graph return these values besides its outputs."""
+    from torch._functorch._aot_autograd.descriptors import SavedForBackwardsAOTOutput
+
+    output = forward.graph.output_node()
+    before: Any = output.args[0]
+    output.args = ((*before[:num_outputs], *saved),)
+    if "desc" in output.meta:
+        known = dict(zip(before[num_outputs:], output.meta["desc"][num_outputs:], strict=True))
+        output.meta["desc"] = [
+            *output.meta["desc"][:num_outputs],
+            *(known.get(node, SavedForBackwardsAOTOutput(i)) for i, node in enumerate(saved)),
+        ]
+    if "output_stack_traces" in output.meta:
+        traces = output.meta["output_stack_traces"][:num_outputs]
+        output.meta["output_stack_traces"] = [*traces, *(node.meta.get("stack_trace") for node in saved)]
+    renew_code(forward)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter
 
 from aotkit import aot, checker
@@ -182,6 +182,7 @@ class CapturedGraph:
     def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Pipeline, aot.Compiled]:
         pipeline = self._recipe.pipeline()
         pipeline.strides = aot.strides_of_captured(gm)
+        pipeline.lasting = [*(isinstance(x, nn.Parameter) for x in example_inputs), True]  # the last is the seed
         inputs = list(example_inputs)
         shared = self._recipe.random == "shared"
         gm = aot.drawing_shared(gm, seeded=self._seeded) if shared else aot.captured_copy(gm)

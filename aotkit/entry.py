@@ -65,6 +65,7 @@ class Entry:
         with _explained(recipe, signature, ran_in_eager), aot.random_state(), as_before:
             inputs = [*signature.tensors, *([new_seed()] if signature.seeded else ())]
             static = [*signature.static, True][: len(inputs)]
+            pipeline.lasting = [*(isinstance(t, nn.Parameter) for t in signature.tensors), True]
             compiled = aot.trace(flat, inputs, static, dynamic=recipe.dynamic, **pipeline.keywords())
         if (reason := aot.why_eager_outputs(compiled.metadata)) is not None:
             raise EagerOnly(reason)

@@ -9,10 +9,12 @@ from torch.fx import GraphModule
 
 from aotkit.aot import (
     CompiledGraphs,
+    copy_changing_inputs,
     copy_graph,
     copy_saved_mutated_inputs,
     correct_statistics,
     donated_inputs,
+    drop_unsaved_copies,
     effect_tokens,
     gradient_uses,
     keep_copies,
@@ -36,6 +38,7 @@ class Pipeline:
 
     Attributes:
         strides: those of the function's outputs in eager, which whoever traces tells.
+        lasting: which of the function's inputs are taken to keep their values until the backward pass; so, too.
     """
 
     def __init__(self, graphs_of: functools.partial[Graphs], backend: Backend, partition: Partitioner) -> None:
@@ -52,6 +55,7 @@ class Pipeline:
         self._regions: dict[str, Regions] = {}
         self._copied: list[str] = []
         self.strides: Sequence[Sequence[Any] | None] = ()
+        self.lasting: Sequence[bool] = ()
 
     def keywords(self) -> dict[str, Any]:
         """Keyword arguments for AOTAutograd."""
@@ -74,17 +78,20 @@ class Pipeline:
         correct_statistics(joint)
         self.gradient_uses = gradient_uses(joint, kwargs["num_fwd_outputs"])
         self._refuse_sparse(joint)
+        copy_changing_inputs(joint, self.lasting)
         keep_copies(joint)
         if self._backend.joint_pass is not None:
             with self._blame(f"joint pass of backend {self._backend_name!r}", "joint", joint):
                 self._backend.joint_pass(joint, joint_inputs)
         credit_backward(joint)
         self._joint = copy_graph(joint)
+        drop_unsaved_copies(self._joint)
         self._num_outputs = kwargs["num_fwd_outputs"]
         with self._blame(f"partitioner {self._new_graphs.keywords['partition']!r}", "joint", self._joint):
             parts = self._partition(joint, joint_inputs, **kwargs)
             forward, backward = self._two_graphs(parts)
             _same_saved_values(forward, backward, kwargs["num_fwd_outputs"], len(joint_inputs[1]))
+        drop_unsaved_copies(forward, results_of(forward)[kwargs["num_fwd_outputs"] :])
         copy_saved_mutated_inputs(forward, kwargs["num_fwd_outputs"])
         save_viewed_inputs(forward, backward, kwargs["num_fwd_outputs"])
         separate_gradients(backward)

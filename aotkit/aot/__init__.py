@@ -16,6 +16,7 @@ from aotkit.aot.alone import (
 )
 from aotkit.aot.apart import Apart
 from aotkit.aot.backward import gradient_uses, run_watched, unused_gradients
+from aotkit.aot.changing_inputs import copy_changing_inputs, drop_unsaved_copies
 from aotkit.aot.decompositions import core_decompositions
 from aotkit.aot.donation import donated_inputs, sparing_retained
 from aotkit.aot.dynamo import (
@@ -119,6 +120,7 @@ __all__ = [
     "captured_names",
     "compile_alone",
     "compile_captured",
+    "copy_changing_inputs",
     "copy_graph",
     "copy_repeated_gradients",
     "copy_saved_mutated_inputs",
@@ -127,6 +129,7 @@ __all__ = [
     "current_stream",
     "donated_inputs",
     "drawing_shared",
+    "drop_unsaved_copies",
     "dynamo_backend",
     "dynamo_compile",
     "effect_tokens",

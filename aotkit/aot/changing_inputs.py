@@ -16,6 +16,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from aotkit.aot.graph_modules import renew_code
 from aotkit.aot.graphs import is_symbol, mutated_inputs, storage_of
+from aotkit.aot.views import views_behind
 
 COPY = "copy_of_input"
 
@@ -41,9 +42,9 @@ def drop_unsaved_copies(gm: GraphModule, saved: Collection[Any] = ()) -> None:
     Args:
         saved: these values are.
     """
-    memory = set(map(storage_of, saved))
+    kept = {node for value in saved for node in views_behind(value)}
     for copy in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default):
-        if COPY in copy.meta and storage_of(copy) not in memory:
+        if COPY in copy.meta and copy not in kept:
             node = copy.args[0]
             node.meta["val"] = copy.meta["val"]
             copy.replace_all_uses_with(node)

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from aotkit.aot.graph_modules import renew_code
 from aotkit.aot.graphs import copied, is_symbol, mutated_inputs, storage_of
+from aotkit.aot.views import views_behind
 
 
 def copy_saved_mutated_inputs(forward: GraphModule, num_outputs: int) -> None:
@@ -20,12 +21,13 @@ def copy_saved_mutated_inputs(forward: GraphModule, num_outputs: int) -> None:
     Inductor's passes drop the copy that AOTAutograd makes.
     """
     # Passes drop the copy that AOTAutograd makes of one before it takes a view of it.
-    mutated = {storage_of(node) for node in mutated_inputs(forward.graph)} - {None}
+    inputs = mutated_inputs(forward.graph)
+    mutated = {storage_of(node) for node in inputs} - {None}
     inputs_end = next(node for node in forward.graph.nodes if node.op != "placeholder")
     output = forward.graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     for i in range(num_outputs, len(results)):
-        if storage_of(results[i]) in mutated:
+        if storage_of(results[i]) in mutated or views_behind(results[i])[0] in inputs:
             is_input = results[i].op == "placeholder"
             results[i] = copied(results[i], inputs_end if is_input else results[i].next)
             results[i].meta["saved_because"] = "copy of an input changed in place"
@@ -36,10 +38,8 @@ def copy_saved_mutated_inputs(forward: GraphModule, num_outputs: int) -> None:
 def save_viewed_inputs(forward: GraphModule, backward: GraphModule, num_outputs: int) -> None:
     """Where a view of an input is saved, save the input, once, and take the view in the backward graph."""
     results: Any = forward.graph.output_node().args[0]
-    memory = {storage_of(node) for node in forward.graph.find_nodes(op="placeholder")} - {None}
     saved: list[Node] = list(results[num_outputs:])
-    viewed = [node for node in saved if node.op == "call_function" and storage_of(node) in memory]
-    chains = {node: chain for node in viewed if (chain := _from_input(node))}
+    chains = {node: chain for node in saved if node.op != "placeholder" and (chain := _from_input(node))}
     if not chains:
         return
     symbols = [node for node in saved if is_symbol(node)]
@@ -58,14 +58,9 @@ def save_viewed_inputs(forward: GraphModule, backward: GraphModule, num_outputs:
 
 
 def _from_input(node: Node) -> list[Node]:
-    """The input that a node is a view of, and what takes the view, in order; nothing if that reads other tensors."""
-    chain = [node]
-    while chain[0].op == "call_function":
-        sources = [i for i in chain[0].all_input_nodes if not is_symbol(i)]
-        if len(sources) != 1:
-            return []
-        chain.insert(0, sources[0])
-    return chain if chain[0].op == "placeholder" and storage_of(chain[0]) == storage_of(node) else []
+    """The input that a node is a view of, and the views that lead to it; nothing if it is none of an input."""
+    chain = views_behind(node)
+    return chain if chain[0].op == "placeholder" else []
 
 
 def _with_those_of(chains: Iterable[Sequence[Node]], symbols: Sequence[Node], forward: GraphModule) -> list[Node]:

@@ -1,8 +1,44 @@
-"""Views that a rewriting of the graph has traced by themselves, put back into the memory that they view."""
+"""Which nodes are views, and of what; passes over a graph leave them with the memory of what they were views of."""
+
+import operator
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
+
+from aotkit.aot.graphs import is_symbol, storage_of
+
+
+def views_behind(node: Node) -> list[Node]:
+    """What a node is a view of, through other views: that first, then the views of it, and the node itself last."""
+    chain = [node]
+    while (viewed := _viewed_by(chain[0])) is not None:
+        chain.insert(0, viewed)
+    return chain
+
+
+def _viewed_by(node: Node) -> Node | None:
+    """The tensor, or the tuple of tensors, that a node gives a view of, and no copy."""
+    sources = [i for i in node.all_input_nodes if not is_symbol(i)]
+    if node.op != "call_function" or len(sources) != 1:
+        return None
+    (source,) = sources
+    same_memory = storage_of(node) is not None and storage_of(node) == storage_of(source)
+    return source if same_memory or node.target is operator.getitem or _always_views(node.target) else None
+
+
+@cache
+def _always_views(target: Any) -> bool:
+    """Whether an operator copies nothing, whatever its arguments: unlike `reshape`, which consists of others."""
+    schema = getattr(target, "_schema", None)
+    if schema is None or schema.is_mutable or len(schema.returns) != 1:
+        return False
+    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
+    return target is torch.ops.aten._unsafe_view.default or (
+        schema.returns[0].alias_info is not None and not is_composite
+    )
 
 
 def share_viewed_memory(gm: GraphModule) -> None:

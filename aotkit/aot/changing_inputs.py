@@ -32,7 +32,7 @@ def copy_changing_inputs(joint: GraphModule, lasting: Sequence[bool]) -> None:
         index = getattr(node.meta.get("desc"), "idx", None)
         may_change = type(index) is int and index < len(lasting) and not lasting[index]
         if may_change and storage_of(node) not in kept:
-            _read_copy(node)
+            (_read_copy if _has_such_copies(node.meta["val"]) else _read_once)(node)
     renew_code(joint)
 
 
@@ -53,13 +53,13 @@ def drop_unsaved_copies(gm: GraphModule, saved: Collection[Any] = ()) -> None:
 
 
 def _memory_kept(joint: GraphModule) -> Collection[int | None]:
-    """The identities of what eager keeps, of what the function changes, and of what a copy cannot stand for."""
+    """The identities of what eager keeps, and of what the function changes."""
     descriptions = tree_leaves(joint.graph.output_node().meta.get("desc", ()))
     differentiated = [getattr(d, "grad_of", None) for d in descriptions]
     changed = mutated_inputs(joint.graph)
     kept: set[int | None] = {None}
     for node in joint.graph.find_nodes(op="placeholder"):
-        if not _has_such_copies(node.meta["val"]) or node in changed or node.meta.get("desc") in differentiated:
+        if node in changed or node.meta.get("desc") in differentiated:
             kept.add(storage_of(node))
     for node in joint.graph.nodes:
         if node.op == "call_function" and not is_symbol(node) and _keeps(node):
@@ -67,9 +67,9 @@ def _memory_kept(joint: GraphModule) -> Collection[int | None]:
     return kept
 
 
-def _has_such_copies(value: Any) -> bool:
+def _has_such_copies(value: Tensor) -> bool:
     """Whether a copy of a value has its layout, so that whatever is a view of the value can be one of the copy."""
-    if not isinstance(value, Tensor) or value.layout is not torch.strided or value.is_conj() or value.is_neg():
+    if value.is_conj() or value.is_neg():
         return False
     return [*map(str, value.clone().stride())] == [*map(str, value.stride())]  # open sizes are not compared
 
@@ -94,3 +94,12 @@ def _read_copy(node: Node) -> None:
         reader.replace_input_with(node, copy)
     # Views of the input are views of the copy now, by the memory that passes tell them by.
     node.meta["val"] = node.meta["val"].clone()
+
+
+def _read_once(node: Node) -> None:
+    """What reads an input, or a view of it, cannot run later."""
+    for reader in node.users:
+        if storage_of(reader) == storage_of(node):
+            _read_once(reader)
+        elif reader.op != "output" and not is_symbol(reader):
+            reader.meta.update(recompute=CheckpointPolicy.MUST_SAVE, saved_because="reads an input that may change")

@@ -9,7 +9,8 @@ Every value of the forward pass may be *saved*, or *recomputed* in the backward 
 saved or recomputed. The cheapest such choice is a minimum cut; `rematerialization` finds it.
 
 * Saving costs the bytes of the memory that is kept alive. Inputs, parameters and outputs are alive anyway and cost
-  nothing. A view is free to recompute and never saved: its base is.
+  nothing, but for inputs that may change before the backward pass, as eager would not keep them: the core has the graph
+  read copies of these, which cost their bytes. A view is free to recompute and never saved: its base is.
 * Recomputing costs the bytes moved, counted so finely that all of it together weighs less than one saved byte: it
   decides between cuts of equal size, and makes the choice unique.
 * Never recomputed: random draws, operators with side effects, readers of inputs that the function changes in place,

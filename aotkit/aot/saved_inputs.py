@@ -44,13 +44,20 @@ def save_viewed_inputs(forward: GraphModule, backward: GraphModule, num_outputs:
         return
     symbols = [node for node in saved if is_symbol(node)]
     others = [node for node in saved if node not in symbols]
-    # Forward returns the symbolic sizes last, backward takes them first.
-    given = dict(zip([*symbols, *others], backward.graph.find_nodes(op="placeholder"), strict=False))
+    # Forward returns the symbolic sizes last, backward takes them first. A value may be saved twice.
+    taken = list(zip([*symbols, *others], backward.graph.find_nodes(op="placeholder"), strict=False))
+    given = dict(reversed(taken))
     symbols = _with_those_of(chains.values(), symbols, forward)
-    others = list(dict.fromkeys(chains[node][0] if node in chains else node for node in others))
-    _take(backward, [*symbols, *others], given)
-    _view_again(backward, chains, given)
-    _save(forward, num_outputs, [*others, *symbols])
+    inputs = dict.fromkeys(chain[0] for chain in chains.values() if chain[0] not in given)
+    for node in (*symbols, *inputs):
+        if node not in given:
+            given[node] = _new_placeholder(backward, node)
+    # First, as values that are saved in other ways than autograd's own come last.
+    kept = [(node, given[node]) for node in inputs]
+    kept += [(node, placeholder) for node, placeholder in taken if node not in chains and not is_symbol(node)]
+    _order(backward, [*(given[node] for node in symbols), *(placeholder for _, placeholder in kept)])
+    _view_again(backward, chains, taken, given)
+    _save(forward, num_outputs, [*(node for node, _ in kept), *symbols])
     views = {node for _, *chain in chains.values() for node in chain}
     for node in reversed(forward.graph.nodes):
         if node in views and not node.users:
@@ -75,34 +82,39 @@ def _with_those_of(chains: Iterable[Sequence[Node]], symbols: Sequence[Node], fo
     return list(dict.fromkeys([*(sources[s] for s in missing), *symbols, *read]))
 
 
-def _take(backward: GraphModule, saved: Sequence[Node], given: dict[Node, Node]) -> None:
-    """Let a graph take these values of the forward graph, in this order, before its other inputs.
+def _new_placeholder(backward: GraphModule, node: Node) -> Node:
+    with backward.graph.inserting_before(next(iter(backward.graph.nodes))):
+        placeholder = backward.graph.placeholder(node.name)
+    placeholder.meta = dict(node.meta)
+    return placeholder
 
-    Args:
-        given: its placeholders for saved values; those that are missing are added.
-    """
+
+def _order(backward: GraphModule, placeholders: Sequence[Node]) -> None:
+    """Let a graph take these inputs, in this order, before its others."""
     first = next(iter(backward.graph.nodes))
-    for node in reversed(saved):
-        if node not in given:
-            with backward.graph.inserting_before(first):
-                given[node] = backward.graph.placeholder(node.name)
-            given[node].meta = dict(node.meta)
-        elif given[node] is not first:
-            first.prepend(given[node])
-        first = given[node]
+    for placeholder in reversed(placeholders):
+        if placeholder is not first:
+            first.prepend(placeholder)
+        first = placeholder
 
 
-def _view_again(backward: GraphModule, chains: Mapping[Node, Sequence[Node]], given: dict[Node, Node]) -> None:
+def _view_again(
+    backward: GraphModule,
+    chains: Mapping[Node, Sequence[Node]],
+    taken: Iterable[tuple[Node, Node]],
+    given: Mapping[Node, Node],
+) -> None:
     """Take views in the backward graph, in place of the placeholders that it had for them."""
-    placeholders = {view: given.pop(view) for view in chains}
+    copies = {node: placeholder for node, placeholder in given.items() if node not in chains}
     with backward.graph.inserting_before(next(n for n in backward.graph.nodes if n.op != "placeholder")):
         for _, *views in chains.values():
             for node in views:
-                if node not in given:
-                    given[node] = backward.graph.node_copy(node, given.__getitem__)
-    for view, placeholder in placeholders.items():
-        placeholder.replace_all_uses_with(given[view])
-        backward.graph.erase_node(placeholder)
+                if node not in copies:
+                    copies[node] = backward.graph.node_copy(node, copies.__getitem__)
+    for node, placeholder in taken:
+        if node in chains:
+            placeholder.replace_all_uses_with(copies[node])
+            backward.graph.erase_node(placeholder)
     renew_code(backward)
 
 

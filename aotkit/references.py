@@ -159,10 +159,10 @@ class References:
         if are_close(again, exact) or not is_floating(want):
             return are_close(again, exact)
         size, far = size_of(exact, want), distance(again, exact, want)
-        if not self.is_wide:
-            size = max(AMPLIFIED * size, largest)
-        most = nudge(want.real.dtype if want.is_complex() else want.dtype) * size
-        return far <= FINER * self._apart[what] or far <= most
+        rounding = nudge(want.real.dtype if want.is_complex() else want.dtype)
+        # In float64 noise has no size: that of the rounding of the largest number is what it is small beside.
+        size = max(size, FINER * largest) if self.is_wide else max(AMPLIFIED * size, largest)
+        return far <= FINER * self._apart[what] or far <= rounding * size
 
     def _run(self, *modes: Any, wide: bool = True) -> Values | None:
         """Values of a run under these modes; None if eager raises then, or draws otherwise."""

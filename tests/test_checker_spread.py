@@ -233,6 +233,39 @@ def test_a_gradient_that_is_nothing_but_rounding(dtype, seed):
     assert aotkit.check(attention, x, bias, w, backend="nop").passed
 
 
+@torch.library.custom_op("aotkit_tests::summed", mutates_args=())
+def _summed(gradient: torch.Tensor) -> torch.Tensor:
+    return _added(gradient) if gradient.dtype is torch.float64 else gradient.sum(0)
+
+
+_summed.register_fake(lambda gradient: torch.empty_like(gradient[0]))
+
+
+@torch.library.custom_op("aotkit_tests::shifted", mutates_args=())
+def _shifted(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return x + bias
+
+
+_shifted.register_fake(lambda x, bias: torch.empty_like(x))
+_shifted.register_autograd(lambda ctx, gradient: (gradient, _summed(gradient)), setup_context=lambda *_, **__: None)
+
+
+def test_noise_whose_kernel_varies_in_float64_alone():
+    """As of a bias that a normalisation takes away again, where other gradients vary."""
+
+    def normalised(x, bias, w, scale):
+        rows = _shifted(x, bias)
+        return _scaled((rows - rows.mean(0)) / rows.std(0), w).sin(), _scaled(x - x.mean(0), scale).sum(0)
+
+    def otherwise(gm, example_inputs):
+        return lambda *inputs: [y.flip(0) if y is not None and y.abs().amax() < 1e-3 else y for y in gm(*inputs)]
+
+    torch.manual_seed(0)
+    x, (bias, w, scale) = torch.randn(200, 64), (torch.randn(64, requires_grad=True) for _ in range(3))
+    report = aotkit.check(normalised, x, bias, w, scale, backend=aotkit.Backend(compile_graph, otherwise))
+    assert report.passed, report
+
+
 def test_a_gradient_that_is_larger_than_rounding_is_no_noise():
     def shifted(gm, example_inputs):
         return lambda *inputs: [None if y is None else y + 0.1 * y.abs().amax() for y in gm(*inputs)]

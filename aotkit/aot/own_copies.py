@@ -1,9 +1,9 @@
 """Clones that a function makes of its inputs: what becomes of the inputs after the call is no matter to them.
 
 `x @ queue.clone()` reads a queue that is updated before the backward pass runs, as in MoCo. PyTorch's minimum cut
-copies it anew in the backward pass, and Inductor's passes read the queue itself. Autograd finds that out and raises,
-or, where a view was saved, does not, and gradients are wrong (torch 2.13, under torch.compile, too). Here such a copy
-is made once, and saved where the backward pass needs it.
+copies it anew in the backward pass, and Inductor's passes read the queue itself; autograd then raises, though eager is
+right. So such a copy is made once, and saved where the backward pass needs it. Of inputs without gradients all that
+eager does not keep is safe (`changing_inputs`); these copies are of any input.
 """
 
 from collections.abc import Iterator

@@ -162,7 +162,7 @@ def test_inductor_keeps_the_strides_of_saved_rows_and_chooses_those_of_images():
 
 
 def test_inductor_keeps_the_strides_that_attention_gave_its_output():
-    """cuDNN's backward pass would read another layout by the strides of eager's: 18 % wrong in PVT v2, on a GPU."""
+    """cuDNN's backward pass would read another layout by the strides of eager's, as for PVT v2 on a GPU."""
     assert kept_strides(Attention(), torch.randn(2, 4, 7, 7))[2, 2, 49, 32] == (True, (3136, 32, 64, 1))
 
 

@@ -60,8 +60,8 @@ def _has_own_layout(node: Node, images: Collection[Node]) -> bool:
     Inductor takes any such result for a convolution's, if there is one behind it, and has its channels move first: it
     would transpose what linear layers read in memory, and back. In ConvNeXt-T, in bfloat16 on an H200 under torch
     2.11, that was a fifth of a step. And what cuDNN's attention gave, its backward pass has to get in the same strides:
-    for others, the gradients of queries and keys were wrong by 18 % in PVT v2 (H100, torch 2.11), since torch keeps a
-    kernel for the strides of queries, keys and values, whatever those of the output are.
+    torch keeps a kernel for the strides of queries, keys and values, whatever those of the output are. In others, the
+    gradients of the queries' weights were wrong by up to 21 % in PVT v2 (float16, H100, torch 2.11).
     """
     value = node.meta.get("val")
     if not isinstance(value, Tensor) or value.dim() != 4:

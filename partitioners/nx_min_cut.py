@@ -79,7 +79,8 @@ def _choose(values: Values, sides: Sides) -> Collection[int]:
     # Without a matrix product or the like it is a kernel or two, whose time is what they read.
     has_barriers = any(is_barrier(n, values.free) for n in values.memories if n.op == "call_function")
     if has_barriers and (device := typical_gpu_of(values)) is not None:
-        costs = in_time(problem, tradeoff(values, sides, device), values)
+        once = {node for node, again in zip(values.nodes, problem.recompute, strict=True) if again is None}
+        costs = in_time(problem, tradeoff(values, sides, device, once), values)
         quickest = fastest(costs)
         most = quickest.time + int(SLOWER * (costs.anyway + quickest.time))
         if costs.choice(chosen).time > most:

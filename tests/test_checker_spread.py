@@ -410,3 +410,48 @@ def test_fewer_runs_raise_no_alarm(runs, monkeypatch):
         assert aotkit.check(lambda x: (x / 3 * 3).round(), torch.arange(512.0) + 0.5, backend=round_up).passed
     nudged.clear()
     assert refused(torch.sin, torch.randn(50), backend=lambda gm, i: lambda *x: [-y for y in gm(*x)])
+
+
+# Float16 without a scaled loss.
+
+
+class Faint(nn.Module):
+    """What a layer scale of 1e-5 leaves of a gradient, float16 can hardly hold."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 48, 3, 2, 1), nn.BatchNorm2d(48), nn.ReLU())
+        self.long = nn.Sequential(
+            *(nn.Conv2d(48, 96, 1), nn.BatchNorm2d(96), nn.GELU()),
+            *(nn.Conv2d(96, 48, 1), nn.BatchNorm2d(48)),
+        )
+        self.scale = nn.Parameter(torch.full((48, 1, 1), 1e-5))
+        self.head = nn.Linear(48, 10)
+
+    def forward(self, x):
+        x = self.stem(x)
+        return self.head((x + self.scale * self.long(x)).mean((2, 3))).float().logsumexp(-1).sum()
+
+
+@pytest.mark.parametrize(("size", "times"), [(16, 1.0), (48, 16.0), (48, 128.0)])
+def test_gradients_too_small_for_float16(size, times):
+    """Eager gives zeros, or the sum of what was rounded alike at each pixel; so does Inductor, of other pixels."""
+    net = Faint().half()
+    aotkit.check(
+        lambda x: times * net(x), torch.randn(4, 3, size, size).half(), backend="inductor", partition="min_cut"
+    )
+
+
+class HalfAsMuch(Interpreter):
+    def call_function(self, target, args, kwargs):
+        found = super().call_function(target, args, kwargs)
+        return (*(found[:1]), found[1] / 2, *found[2:]) if target is aten.convolution_backward.default else found
+
+
+def test_a_wrong_gradient_in_float16_is_wrong_though_others_are_too_small():
+    net = Faint().half()
+    wrong = refused(
+        *(lambda x: 16 * net(x), torch.randn(4, 3, 48, 48).half()),
+        backend=lambda gm, example_inputs: lambda *inputs: HalfAsMuch(gm).run(*inputs),
+    )
+    assert "gradient of net.stem.0.weight" in wrong

@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch._inductor.config as config
 from torch import Tensor
+from torch.fx import GraphModule
 
 aten = torch.ops.aten
+GELU = ("aten.gelu.default", "aten.gelu_backward.default")
 HALF = (torch.float16, torch.bfloat16)
 # Of p, from the constant up: the least largest error of 2**p for a up to 6, 3.3e-6 of its value. From there on 2**p
 # keeps falling: float16 has no such small numbers any more, and float32 none from 14 on.
@@ -20,6 +23,18 @@ TAIL = (
     -0.999995319, -1.1512509, -0.458464265, -0.0539604691, 0.00850815767, -0.000930602341, 6.16087526e-05,
     -1.83534802e-06,
 )  # fmt: skip
+# A value with more operators than this, its constants among them, Inductor writes to memory on a GPU if two read it.
+# Phi, which both GELU and its gradient need, was such a value, in float32: 80 MiB in a layer of a UNet.
+THRESHOLD = 30
+LONGER = 3 * len(TAIL)
+
+
+def realize_opcount_threshold(gm: GraphModule) -> int | None:
+    """Inductor's setting of that name for a graph, in which a GELU counts hardly more than it did with erf."""
+    threshold: int | None = config.realize_opcount_threshold  # None: it depends on the device
+    # By name, as a graph that was copied has copies of operators in `meta`.
+    has_gelu = any(n.target is aten.exp2.default and str(n.meta.get("original_aten")) in GELU for n in gm.graph.nodes)
+    return (threshold or THRESHOLD) + LONGER if has_gelu else threshold
 
 
 def with_half_gelu(decompositions: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:

@@ -31,13 +31,15 @@ from torch.utils import _pytree as pytree
 from aotkit.aot.cpp_launches import CPP_LAUNCH, launched_graph, within_alignment
 from aotkit.aot.cpu_numbers import leave_numbers_to_kernels
 from aotkit.aot.eight_bits import with_right_bytes
-from aotkit.aot.half_gelu import with_half_gelu
+from aotkit.aot.half_gelu import realize_opcount_threshold, with_half_gelu
 from aotkit.aot.isa import remembered_probes
 from aotkit.aot.kernel_changes import changed_kernels
+from aotkit.aot.large_windows import with_cropped_windows
 from aotkit.aot.output_strides import show_results
 from aotkit.aot.own_copies import hidden_copies
 from aotkit.aot.padding import share_padded
 from aotkit.aot.provenance import NOTING, kernels_of, noting_origins, with_launches
+from aotkit.aot.single_pixels import with_exact_strides
 from aotkit.aot.tensors import tensor_guard
 from aotkit.aot.views import share_viewed_memory
 
@@ -67,7 +69,11 @@ def compile_inner(
     if kind.get("is_backward"):
         # Else Inductor pads large gradients, and autograd copies them into the strides that it wants.
         show_results(gm)
-    own = {"emulate_precision_casts": _rounds_between(gm), "allow_buffer_reuse": not is_large_on_gpu(example_inputs)}
+    own = {
+        "emulate_precision_casts": _rounds_between(gm),
+        "allow_buffer_reuse": not is_large_on_gpu(example_inputs),
+        "realize_opcount_threshold": realize_opcount_threshold(gm),
+    }
     # Inductor's cache of compiled graphs does not tell apart what may be overwritten in one and not in another.
     # Nor does it know of our code.
     tag = f"{torch.compiler.config.cache_key_tag} {_own_code()}, donated {get_donated_idxs()}"
@@ -80,9 +86,10 @@ def compile_inner(
     ):
         compiled = compile_fx.compile_fx_inner(gm, example_inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
     run = launched_graph(compiled) if cpp_wrapper else short_call(compiled, example_inputs)
+    run = with_exact_strides(gm, example_inputs, run)
     run.kernels = lambda inputs: kernels_of(compiled)  # type: ignore[attr-defined]
     run.launches = lambda: len(kernels_of(compiled)) * (CPP_LAUNCH if cpp_wrapper else 1)  # type: ignore[attr-defined]
-    run.observed = functools.partial(_observed, compiled)  # type: ignore[attr-defined]
+    run.observed = with_exact_strides(gm, example_inputs, functools.partial(_observed, compiled))  # type: ignore[attr-defined]
     return run
 
 
@@ -153,7 +160,7 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
     Without dropout: decomposed, it would draw other numbers than eager.
     """
     with config.patch(RANDOM):
-        table = with_right_bytes(with_half_gelu(select_decomp_table()))
+        table = with_cropped_windows(with_right_bytes(with_half_gelu(select_decomp_table())))
     table.pop(torch.ops.aten.native_dropout.default, None)
     return table
 

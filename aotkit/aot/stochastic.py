@@ -5,6 +5,7 @@ Carlo Arithmetic", UCLA CSD-970002, 1997.
 """
 
 import functools
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -73,6 +74,9 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._exactness: Exactness = [] if exactness is None else exactness
         self._is_first = not self._exactness
         self._ran = 0
+        # By how many of a type's smallest numbers all values of a run are moved, as if all were rounded up, or down:
+        # float16 loses the many small gradients of one sign, and not the few large ones of the other.
+        self._bias = random.Random(seed).uniform(-1.0, 1.0)
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def __torch_dispatch__(
@@ -142,7 +146,8 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         amount = self._amount(narrow)
         if func is not None and narrow is torch.float32:
             amount = max(amount, HALF_UNIT * operand_eps(func, value.device))
-        moved = (value * (1 + amount * noise)).to(narrow).to(value.dtype)
+        bias = self._bias * torch.finfo(narrow).smallest_normal * torch.finfo(narrow).eps
+        moved = (value * (1 + amount * noise) + bias * (value != 0)).to(narrow).to(value.dtype)
         return torch.where(moved.isfinite(), moved, value)
 
     def _narrow_of(self, value: Tensor) -> torch.dtype:

@@ -31,6 +31,7 @@ class Fusion:
         kernels: node of the backward pass, no barrier -> the kernel that it is in.
         stages: value -> the depth at which it would be recomputed for those that need it last. That is where its own
             gradient is computed; what needs it earlier, as later layers do that are recomputed, finds it far away.
+            Whoever is never recomputed needs nothing.
     """
 
     free: Collection[Node]
@@ -42,8 +43,12 @@ class Fusion:
     stages: Mapping[Node, int]
 
 
-def fusion_of(values: Values, sides: Sides) -> Fusion:
-    """The kernels of a joint graph."""
+def fusion_of(values: Values, sides: Sides, once: Collection[Node] = ()) -> Fusion:
+    """The kernels of a joint graph.
+
+    Args:
+        once: values of the forward pass that are never recomputed.
+    """
     nodes = values.nodes
     late = [node for node in nodes[0].graph.nodes if node in sides.backward and node.op != "output"]
     free = values.free
@@ -55,7 +60,7 @@ def fusion_of(values: Values, sides: Sides) -> Fusion:
     stages: dict[Node, int] = {}
     for node in reversed(nodes):
         wanted = [backward[r] - (r in barriers) for r in readers[node] if r in backward]
-        wanted += [stages[r] for r in readers[node] if r in stages and r not in barriers]
+        wanted += [stages[r] for r in readers[node] if r in stages and r not in barriers and r not in once]
         stages[node] = max(wanted, default=NOWHERE)
     return Fusion(free, barriers, readers, forward, backward, kernels, stages)
 

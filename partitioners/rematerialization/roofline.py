@@ -4,7 +4,7 @@ What is computed within a fused kernel costs nothing to speak of; what has to be
 each kernel that needs it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from torch.fx import Node
@@ -27,8 +27,8 @@ BROADCAST = 1e-6
 READ_INPUT = 0.95  # of a read, so that what takes as long to save as to recompute from an input is recomputed
 
 
-def tradeoff(values: Values, sides: Sides, device: Device) -> Tradeoff:
-    """Time against bytes. A value costs to save
+def tradeoff(values: Values, sides: Sides, device: Device, once: Collection[Node] = ()) -> Tradeoff:
+    """Time against bytes, where no value of `once` is recomputed. A value costs to save
 
     * a write, if the forward pass would not have it in memory anyway, and
     * a read for each kernel of the backward pass that it is fused into. Barriers read what is recomputed, too.
@@ -38,17 +38,20 @@ def tradeoff(values: Values, sides: Sides, device: Device) -> Tradeoff:
 
     * written if barriers read it, or kernels elsewhere than where it is recomputed, which read it then; and
     * it reads what is not there: its inputs whose own gradients are computed elsewhere, which is why a residual stream
-      is saved at each layer, rather than computed again from the outputs of all the layers before; and inputs of the
-      function, such as an embedding of positions, that nothing else reads there.
+      is saved at each layer, rather than computed again from the outputs of all the layers before; or what these are
+      computed from, if that is less: one result of a convolution instead of its normalised values in a wider type; and
+      inputs of the function, such as an embedding of positions, that nothing else reads there.
 
     What the user asked to recompute is saved only if nothing else is possible.
     """
-    fusion = fusion_of(values, sides)
+    drawn = {node for node, is_repeatable in zip(values.nodes, values.repeatable, strict=True) if not is_repeatable}
+    fusion = fusion_of(values, sides, drawn.union(once))
     seconds = {node: values.nbytes(node) / device.bandwidth for node in fusion.readers}
     work = {node: _work(node, fusion, seconds, device) for node in fusion.readers}
     everything = int(sum(work[node] for node in values.nodes) / UNIT) + 1 + sum(kept or 0 for kept in values.kept)
     constants = {node for node, is_constant in zip(values.nodes, values.constant, strict=True) if is_constant}
     anyway = _reads_of_what_is_alive(values, fusion, seconds)
+    far = _reads_of_what_is_far(values, fusion, seconds)
     save: list[int | None] = []
     again: list[int | None] = []
     for i, node in enumerate(values.nodes):
@@ -64,8 +67,8 @@ def tradeoff(values: Values, sides: Sides, device: Device) -> Tradeoff:
         elif node in fusion.free or node in constants or not values.in_forward[i]:
             again.append(0)
         else:
-            read = sum(seconds[source] for source in _far_away(node, fusion) - constants) + anyway[node]
-            again.append(int((work[node] + _passes_if_recomputed(node, fusion) * seconds[node] + read) / UNIT))
+            passes = _passes_if_recomputed(node, fusion)
+            again.append(int((work[node] + passes * seconds[node] + far[node] + anyway[node]) / UNIT))
     kept = [k if k and s else 0 for k, s in zip(values.kept, save, strict=True)]
     return Tradeoff(Problem(values.inputs, save, again, values.needed), kept, int(sum(work.values()) / UNIT))
 
@@ -111,12 +114,26 @@ def _passes_if_recomputed(node: Node, fusion: Fusion) -> int:
     return len(elsewhere) + (len(fused) < len(late) or bool(elsewhere))
 
 
-def _far_away(node: Node, fusion: Fusion) -> set[Node]:
-    """What a fused node reads if it is recomputed, other than what is there for its own gradient."""
-    if node in fusion.barriers:
-        return set()
-    sources = {viewed(i, fusion.free) for i in node.all_input_nodes}
-    return {source for source in sources if fusion.stages[source] != fusion.stages[node]}
+def _reads_of_what_is_far(values: Values, fusion: Fusion, seconds: Mapping[Node, float]) -> dict[Node, float]:
+    """The seconds in which a fused node that is recomputed reads what is not there for its own gradient.
+
+    What it is computed from in the same kernel may have read it already.
+    """
+    constants = {node for node, is_constant in zip(values.nodes, values.constant, strict=True) if is_constant}
+    least = dict(seconds)
+    found = dict.fromkeys(values.nodes, 0.0)
+    read: dict[Node, frozenset[Node]] = dict.fromkeys(values.nodes, frozenset())
+    for node in values.nodes:
+        if node in fusion.free or node in fusion.barriers:
+            continue
+        sources = {viewed(i, fusion.free) for i in node.all_input_nodes} - constants
+        if is_pointwise(node):
+            least[node] = min(seconds[node], sum(least[source] for source in sources))
+        near = {source for source in sources if fusion.stages[source] == fusion.stages[node]}
+        before = frozenset[Node]().union(*(read[source] for source in near))
+        found[node] = sum(least[source] for source in sources - near - before)
+        read[node] = before | (sources - near)
+    return found
 
 
 def _reads_of_what_is_alive(values: Values, fusion: Fusion, seconds: Mapping[Node, float]) -> dict[Node, float]:

@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import gelu
 
 import aotkit
+from aotkit.aot.half_gelu import LONGER, THRESHOLD, realize_opcount_threshold
 
 TYPES = [torch.float16, torch.bfloat16]
 
@@ -90,3 +91,24 @@ def test_each_kind_passes_the_check_and_only_half_precision_does_without_erf(dty
     fast = aotkit.compile(fn, backend="inductor")
     fast(x, bias).sum().backward()
     assert (" = erf(" in str(fast.graphs(x, bias))) == (dtype == torch.float32 and approximate == "none")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_phi_that_two_values_need_counts_as_few_operators(dtype):
+    """On a GPU, Inductor wrote it to memory for both: in float32, twice the size of what it is computed from."""
+    gated = torch.nn.Linear(8, 16).to(dtype)
+    settings = []
+
+    def noting(gm, inputs):
+        settings.append(realize_opcount_threshold(gm))
+        return gm
+
+    backend = aotkit.Backend(noting, decompositions=aotkit.get_backend("inductor").decompositions)
+
+    def f(x):
+        value, gate = gated(x).chunk(2, -1)
+        return value * gelu(gate)
+
+    aotkit.compile(f, backend=backend)(torch.randn(4, 8, dtype=dtype, requires_grad=True)).sum().backward()
+    default = torch._inductor.config.realize_opcount_threshold
+    assert settings == ([(default or THRESHOLD) + LONGER] * 2 if dtype is torch.bfloat16 else [default] * 2)

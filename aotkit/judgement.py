@@ -12,7 +12,16 @@ from aotkit.comparison import AGAIN, Comparison, compare, compare_elements
 from aotkit.copies import Outcome, Plan, Run
 from aotkit.pieces import magnitude
 from aotkit.references import NUDGES, References, Values
-from aotkit.rounding import EagerValue, Spread, distance, is_floating, is_less_exact, is_rounding, size_of
+from aotkit.rounding import (
+    WORSE_THAN_EAGER,
+    EagerValue,
+    Spread,
+    distance,
+    is_floating,
+    is_less_exact,
+    is_rounding,
+    size_of,
+)
 
 # Of its size, how far off a value is that is wrong for certain though there was no time for all runs: a relu that has
 # switched in none of a few runs may yet have done so by rounding.
@@ -161,7 +170,7 @@ def _excuse_rounding(doubts: Sequence[Doubt], references: References) -> None:
         if references.nudges < NUDGES and references.budget.is_used_up:
             fewer = NUDGES / max(references.nudges, 1)
             larger = functools.partial(_scaled, references, fewer)
-            if not references.nudges or _excused(doubt, references, larger) or not _is_gross(doubt, references):
+            if not _is_gross(doubt, references) or (references.nudges and _excused(doubt, references, larger)):
                 c.problem, c.undecided = (
                     None,
                     f"{c.problem}, perhaps by rounding: {NO_MEANS}",
@@ -172,12 +181,17 @@ def _excuse_rounding(doubts: Sequence[Doubt], references: References) -> None:
 
 
 def _is_gross(doubt: Doubt, references: References) -> bool:
-    """Whether a value is as wrong as one with a missing term, which few runs suffice to tell."""
+    """Whether a value is as wrong as one with a missing term.
+
+    Few runs suffice to tell; eager's alone do, if it is near its float64 value.
+    """
     want = doubt.eager.value
-    if references.exact is None or not is_floating(want):
+    if references.exact is None or not is_floating(want) or not (references.nudges or references.is_wide):
         return False
     exact = references.exact[doubt.name]
-    return distance(doubt.got, exact, want) > GROSS * size_of(exact, want)
+    off = distance(doubt.got, exact, want)
+    is_near = references.nudges or WORSE_THAN_EAGER * distance(want, exact, want) < off
+    return bool(off > GROSS * size_of(exact, want) and is_near)
 
 
 def _scaled(references: References, factor: float, name: str) -> Spread:

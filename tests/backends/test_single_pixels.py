@@ -20,11 +20,11 @@ def network():
     return nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), block(2), block(2), block(1), block(1), nn.Flatten())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_network_that_shrinks_images_to_one_pixel(dtype, partitioner):
-    net = network().to(DEVICE, dtype)
-    fast = aotkit.compile(net, backend="inductor", partition=partitioner)
-    x = torch.randn(4, 3, 8, 8, device=DEVICE, dtype=dtype)
+@pytest.mark.parametrize("partition", ["min_cut", "nx_min_cut"])
+def test_a_network_that_shrinks_images_to_one_pixel(partition):
+    net = network().to(DEVICE)
+    fast = aotkit.compile(net, backend="inductor", partition=partition)
+    x = torch.randn(4, 3, 8, 8, device=DEVICE)
     fast(x).square().sum().backward()
     assert fast.report(x).passed
 

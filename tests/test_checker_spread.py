@@ -465,6 +465,24 @@ def test_gradients_too_small_for_float16():
     aotkit.check(lambda x: 16 * net(x, y), x, backend="inductor", partition="min_cut")
 
 
+def test_no_alarm_is_raised_of_noise_where_there_was_time_for_float64_alone(monkeypatch):
+    """A sum that is zero in float64 and, by chance, in eager."""
+    references = aotkit.references
+    monkeypatch.setattr(references.Budget, "is_used_up", property(lambda self: bool(ran)))
+    monkeypatch.setattr(checker, "warn_user", lambda *args: None)
+    ran = []
+    widened = references.Widened
+    monkeypatch.setattr(references, "Widened", lambda: ran.append(1) or widened())
+
+    def noisy(gm, example_inputs):
+        return lambda *inputs: [y + 1e-6 if y.dim() == 0 else y for y in gm(*inputs)]
+
+    def f(x):
+        return x, (x - x).sum()
+
+    assert aotkit.check(f, torch.randn(50).half() * 10, backend=noisy).passed
+
+
 class HalfAsMuch(Interpreter):
     def call_function(self, target, args, kwargs):
         found = super().call_function(target, args, kwargs)

@@ -86,10 +86,10 @@ def compile_inner(
     ):
         compiled = compile_fx.compile_fx_inner(gm, example_inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
     run = launched_graph(compiled) if cpp_wrapper else short_call(compiled, example_inputs)
-    run = with_exact_strides(gm, example_inputs, run)
+    run, observed = with_exact_strides(gm, example_inputs, run, functools.partial(_observed, compiled))
     run.kernels = lambda inputs: kernels_of(compiled)  # type: ignore[attr-defined]
     run.launches = lambda: len(kernels_of(compiled)) * (CPP_LAUNCH if cpp_wrapper else 1)  # type: ignore[attr-defined]
-    run.observed = with_exact_strides(gm, example_inputs, functools.partial(_observed, compiled))  # type: ignore[attr-defined]
+    run.observed = observed  # type: ignore[attr-defined]
     return run
 
 

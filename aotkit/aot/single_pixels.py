@@ -7,7 +7,7 @@ both layouts. Where Inductor hands on its memory to what is computed of it, the 
 ResNet-18 with images of 32 x 32, under torch 2.11.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,12 +17,17 @@ from torch.fx import GraphModule
 _GRADIENT = torch.ops.aten.convolution_backward.default
 
 
-def with_exact_strides(gm: GraphModule, example_inputs: Sequence[Any], run: Callable[..., Any]) -> Callable[..., Any]:
-    """The same call, whose first argument is a list of inputs, with the strides of the example where they matter."""
+def with_exact_strides(
+    gm: GraphModule, example_inputs: Sequence[Any], *runs: Callable[..., Any]
+) -> Sequence[Callable[..., Any]]:
+    """The same calls, whose first argument is a list of inputs, with the strides of the example where they matter."""
     strides = {i: x.stride() for i, x in enumerate(example_inputs) if isinstance(x, Tensor) and _is_single_pixel(x)}
     if not strides or not any(_is_ambiguous(node) for node in gm.graph.nodes):
-        return run
+        return runs
+    return [_settled(run, strides) for run in runs]
 
+
+def _settled(run: Callable[..., Any], strides: Mapping[int, Sequence[int]]) -> Callable[..., Any]:
     def call(inputs: list[Any], *args: Any) -> Any:
         for i, expected in strides.items():
             if (own := inputs[i].stride()) != expected:

@@ -23,6 +23,7 @@ TYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.comp
 LOOK_AHEAD = 8
 # The standard deviation of what rounding to nearest leaves, in units in the last place.
 HALF_UNIT = 0.3
+SMALLEST = 2.0**-24  # number of float16
 
 Types = list[tuple[Any, list[torch.dtype]]]
 Exactness = list[tuple[Any, bool]]
@@ -74,8 +75,8 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._exactness: Exactness = [] if exactness is None else exactness
         self._is_first = not self._exactness
         self._ran = 0
-        # By how many of a type's smallest numbers all values of a run are moved, as if all were rounded up, or down:
-        # float16 loses the many small gradients of one sign, and not the few large ones of the other.
+        # By how many of its smallest numbers all values of a run are moved in float16, as if all were rounded up, or
+        # down: it loses the many small gradients of one sign, and not the few large ones of the other.
         self._bias = random.Random(seed).uniform(-1.0, 1.0)
         self._generators: dict[torch.device, torch.Generator] = {}
 
@@ -146,8 +147,10 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         amount = self._amount(narrow)
         if func is not None and narrow is torch.float32:
             amount = max(amount, HALF_UNIT * operand_eps(func, value.device))
-        bias = self._bias * torch.finfo(narrow).smallest_normal * torch.finfo(narrow).eps
-        moved = (value * (1 + amount * noise) + bias * (value != 0)).to(narrow).to(value.dtype)
+        moved = value * (1 + amount * noise)
+        if narrow is torch.float16:  # other types hardly have values so small
+            moved = moved + self._bias * SMALLEST * (value != 0)
+        moved = moved.to(narrow).to(value.dtype)
         return torch.where(moved.isfinite(), moved, value)
 
     def _narrow_of(self, value: Tensor) -> torch.dtype:

@@ -51,7 +51,7 @@ def tradeoff(values: Values, sides: Sides, device: Device, once: Collection[Node
     everything = int(sum(work[node] for node in values.nodes) / UNIT) + 1 + sum(kept or 0 for kept in values.kept)
     constants = {node for node, is_constant in zip(values.nodes, values.constant, strict=True) if is_constant}
     anyway = _reads_of_what_is_alive(values, fusion, seconds)
-    far = _reads_of_what_is_far(values, fusion, seconds)
+    far = _reads_of_what_is_far(values, fusion, seconds, constants)
     save: list[int | None] = []
     again: list[int | None] = []
     for i, node in enumerate(values.nodes):
@@ -114,19 +114,20 @@ def _passes_if_recomputed(node: Node, fusion: Fusion) -> int:
     return len(elsewhere) + (len(fused) < len(late) or bool(elsewhere))
 
 
-def _reads_of_what_is_far(values: Values, fusion: Fusion, seconds: Mapping[Node, float]) -> dict[Node, float]:
+def _reads_of_what_is_far(
+    values: Values, fusion: Fusion, seconds: Mapping[Node, float], constants: Collection[Node]
+) -> dict[Node, float]:
     """The seconds in which a fused node that is recomputed reads what is not there for its own gradient.
 
     What it is computed from in the same kernel may have read it already.
     """
-    constants = {node for node, is_constant in zip(values.nodes, values.constant, strict=True) if is_constant}
     least = dict(seconds)
     found = dict.fromkeys(values.nodes, 0.0)
     read: dict[Node, frozenset[Node]] = dict.fromkeys(values.nodes, frozenset())
     for node in values.nodes:
         if node in fusion.free or node in fusion.barriers:
             continue
-        sources = {viewed(i, fusion.free) for i in node.all_input_nodes} - constants
+        sources = {viewed(i, fusion.free) for i in node.all_input_nodes}.difference(constants)
         if is_pointwise(node):
             least[node] = min(seconds[node], sum(least[source] for source in sources))
         near = {source for source in sources if fusion.stages[source] == fusion.stages[node]}

@@ -21,6 +21,8 @@ from aotkit.rounding import (
     is_less_exact,
     is_rounding,
     nudge,
+    same_finite,
+    saturated,
     size_of,
 )
 
@@ -128,7 +130,7 @@ def doubted(
     eagers = values_of(names, want) if found else {}
     largest = functools.cache(functools.partial(_largest, eagers))
     doubts = [
-        Doubt(c, c.values, got[c.what], EagerValue(eagers[c.values], largest(_kind(c.values))))
+        _doubt(c, got[c.what], eagers[c.values], largest(_kind(c.values)))
         for c in found
         if c.values in eagers and c.what in got
     ]
@@ -137,6 +139,14 @@ def doubted(
     wanted = {doubt.name: doubt.eager.value for doubt in doubts}
     references = References(eager, tensors, want, plan, wanted, functools.partial(values_of, names), budget)
     return Judgement(comparisons, doubts, references)
+
+
+def _doubt(c: Comparison, got: Tensor, want: Tensor, largest: float) -> Doubt:
+    if not same_finite(got, want):  # rounding can make infinities of large numbers
+        got, want = saturated(got, want), saturated(want, want)
+        within_range = compare_elements(c.what, got, want)
+        c.error, c.allowed = within_range.error, within_range.allowed
+    return Doubt(c, c.values or c.what, got, EagerValue(want, largest))
 
 
 def _complain_of_exactness(doubt: Doubt, exact: Tensor) -> None:

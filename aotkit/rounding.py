@@ -133,6 +133,14 @@ def in_float64(values: Tensor) -> Tensor:
     return values.to(torch.complex128 if values.is_complex() else torch.float64, copy=True)
 
 
+def saturated(values: Tensor, like: Tensor) -> Tensor:
+    """With the largest number of a type in place of larger ones and of infinities: rounding can make them of it."""
+    if not is_floating(like) or like.is_complex():
+        return values
+    largest = torch.finfo(like.dtype).max
+    return values.clamp(-largest, largest)
+
+
 def nudge(dtype: torch.dtype) -> float:
     """The standard deviation of the relative amounts by which rounded values of a type are moved."""
     return (NUDGE_OF_HALVES if dtype in LESS_EXACT else NUDGE) * torch.finfo(dtype).eps
@@ -181,7 +189,7 @@ def is_rounding(got: Tensor, eager: EagerValue, exact: Tensor, spread: Spread) -
     if not is_floating(eager.value):
         pairs = pieces(got, eager.value, exact, spread.jumps)
         return all(bool(((g == w) | (w != e) | (jumps > 0)).all()) for g, w, e, jumps in pairs)
-    if not _same_finite(got, eager.value) or is_less_exact(got, eager, exact, spread):
+    if not same_finite(got, eager.value) or is_less_exact(got, eager, exact, spread):
         return False
     return _is_by_elements(got, eager, exact, spread) or _is_as_a_whole(got, eager.value, exact, spread)
 
@@ -213,7 +221,7 @@ def _furthest(values: Tensor, exact: Tensor, want: Tensor) -> float:
     return max(found, default=0.0)
 
 
-def _same_finite(got: Tensor, want: Tensor) -> bool:
+def same_finite(got: Tensor, want: Tensor) -> bool:
     """Whether two values have NaN and the same infinities at the same places."""
     pairs = ((g, w, w.isfinite()) for g, w in pieces(got, want))
     return all(torch.equal(g.isfinite(), f) and same_values(g[~f], w[~f]) for g, w, f in pairs)

@@ -142,7 +142,9 @@ def _call(node: Node) -> str:
     namespace, name = target.name().split("::")
     keywords = dict(node.kwargs)
     if node.target is torch.ops.aten._to_copy.default and set(keywords) == {"dtype"}:
-        name = "to"  # the fuser knows this one
+        name = "to"  # the fuser knows this one, which copies only to convert
+        if keywords["dtype"] == node.args[0].meta["val"].dtype:  # type: ignore[union-attr]
+            name, keywords = "clone", {}
     arguments = [_text(a) for a in node.args] + [f"{k}={_text(v)}" for k, v in keywords.items()]
     return f"torch.ops.{namespace}.{name.partition('.')[0]}({', '.join(arguments)})"
 

@@ -135,6 +135,29 @@ def test_infinity_of_the_other_sign():
     assert found == {"output 0": "has NaN or infinity at other places than eager's"}
 
 
+def near_the_largest_float16(low, high):
+    x = torch.rand(2000) * (high - low) + low
+    return (x / 1.7 / (1 - 0.37 * 0.13)).half(), (torch.rand(2000) * 0.01 - 0.13).half()
+
+
+def in_steps(x, w):
+    return (x * w * 0.37 + x) * 1.7
+
+
+def test_rounding_past_the_largest_number_is_rounding():
+    torch.manual_seed(0)
+    args = near_the_largest_float16(63_000, 68_000)
+    fast = aotkit.compile(in_steps, backend="inductor")
+    assert not torch.equal(fast(*args).isinf(), in_steps(*args).isinf())
+    assert fast.report(*args).passed
+
+
+def test_an_infinity_that_rounding_does_not_make():
+    args = near_the_largest_float16(40_000, 60_000)
+    infinite = backend(replacing(0, lambda y: y.index_fill(0, torch.tensor([3]), float("inf"))))
+    assert refused(in_steps, *args, backend=infinite) == {"output 0": "has NaN or infinity at other places than eager's"}
+
+
 @pytest.mark.parametrize(
     ("fn", "alter"), [(lambda x: x.argsort(), lambda y: y + (y == 2)), (lambda x: x > 0, torch.logical_not)]
 )

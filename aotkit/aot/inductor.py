@@ -39,7 +39,7 @@ from aotkit.aot.output_strides import show_results
 from aotkit.aot.own_copies import hidden_copies
 from aotkit.aot.padding import share_padded
 from aotkit.aot.provenance import NOTING, kernels_of, noting_origins, with_launches
-from aotkit.aot.single_pixels import with_exact_strides
+from aotkit.aot.single_pixels import with_products_for_single_pixels
 from aotkit.aot.tensors import tensor_guard
 from aotkit.aot.views import share_viewed_memory
 
@@ -86,10 +86,9 @@ def compile_inner(
     ):
         compiled = compile_fx.compile_fx_inner(gm, example_inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
     run = launched_graph(compiled) if cpp_wrapper else short_call(compiled, example_inputs)
-    run, observed = with_exact_strides(gm, example_inputs, run, functools.partial(_observed, compiled))
     run.kernels = lambda inputs: kernels_of(compiled)  # type: ignore[attr-defined]
     run.launches = lambda: len(kernels_of(compiled)) * (CPP_LAUNCH if cpp_wrapper else 1)  # type: ignore[attr-defined]
-    run.observed = observed  # type: ignore[attr-defined]
+    run.observed = functools.partial(_observed, compiled)  # type: ignore[attr-defined]
     return run
 
 
@@ -160,7 +159,8 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
     Without dropout: decomposed, it would draw other numbers than eager.
     """
     with config.patch(RANDOM):
-        table = with_cropped_windows(with_right_bytes(with_half_gelu(select_decomp_table())))
+        table = with_right_bytes(with_half_gelu(select_decomp_table()))
+        table = with_products_for_single_pixels(with_cropped_windows(table))
     table.pop(torch.ops.aten.native_dropout.default, None)
     return table
 

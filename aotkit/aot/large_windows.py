@@ -32,12 +32,12 @@ def with_cropped_windows(decompositions: Mapping[Any, Callable[..., Any]]) -> di
 def _cropping(op: Any, dimensions: int, decomposition: Callable[..., Any] | None) -> Callable[..., Any]:
     def pool(x: Tensor, kernel_size: Sequence[int], *args: Any, **kwargs: Any) -> Any:
         given = _arguments(op, (x, kernel_size, *args), kwargs)
-        window = _each(kernel_size, dimensions)
-        padding = _each(given["padding"], dimensions)
+        window = each(kernel_size, dimensions)
+        padding = each(given["padding"], dimensions)
         image = [n + 2 * p for n, p in zip(x.shape[-dimensions:], padding, strict=True)]
         cropped = [min(k, n) if type(n) is int else k for k, n in zip(window, image, strict=True)]
-        if cropped != window and set(_each(given.get("dilation", 1), dimensions)) == {1}:
-            stride = _each(given["stride"] or window, dimensions)
+        if cropped != window and set(each(given.get("dilation", 1), dimensions)) == {1}:
+            stride = each(given["stride"] or window, dimensions)
             steps = [c if c < k else s for c, k, s in zip(cropped, window, stride, strict=True)]
             return op(**{**given, "kernel_size": cropped, "stride": steps})
         return NotImplemented if decomposition is None else decomposition(x, kernel_size, *args, **kwargs)
@@ -58,8 +58,8 @@ def _dividing(op: Any, dimensions: int) -> Callable[..., Any]:
     ) -> Any:
         if not (ceil_mode and count_include_pad and divisor_override is None):
             return NotImplemented
-        window, pads = _each(kernel_size, dimensions), _each(padding, dimensions)
-        steps = _each(stride or window, dimensions)
+        window, pads = each(kernel_size, dimensions), each(padding, dimensions)
+        steps = each(stride or window, dimensions)
         for i, (k, s, p) in enumerate(zip(window, steps, pads, strict=True), -dimensions):
             begin = torch.arange(grad.shape[i], device=grad.device) * s - p
             inside = (begin + k).clamp(max=x.shape[i] + p) - begin
@@ -76,7 +76,7 @@ def _arguments(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[
     return {**{a.name: a.default_value for a in names if a.has_default_value()}, **given, **kwargs}
 
 
-def _each(value: int | Sequence[int], dimensions: int) -> list[int]:
+def each(value: int | Sequence[int], dimensions: int) -> list[int]:
     """One number for each dimension, of one for all or of as many."""
     values = [value] if isinstance(value, int) else list(value)
     return values * dimensions if len(values) == 1 else values

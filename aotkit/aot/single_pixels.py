@@ -1,10 +1,9 @@
-"""Strides of images of a single pixel: no assertion of Inductor's looks at them, but cuDNN's results depend on them.
+"""Gradients of convolutions of images of one pixel, which are products of matrices.
 
-An image of one pixel fits both layouts of images, whatever strides its dimensions of size 1 have. PyTorch takes that
-for channels last which has the strides of channels last, and gives the gradient of a convolution's weight this layout.
-A saved image may have other strides than a graph was compiled for, as the result of a convolution does whose input fits
-both layouts. Where Inductor hands on its memory to what is computed of it, the gradient fails an assertion: in
-ResNet-18 with images of 32 x 32, under torch 2.11.
+An image of one pixel fits both layouts of images. cuDNN's gradient of a weight has the layout that the image's strides
+look like; what Inductor was told of it goes by the weight's layout, too (pytorch/pytorch#171622). Where they differ the
+backward pass ends in an AssertionError, under torch 2.11 to 2.15 at least: in ResNet-18 with images of 32 x 32, in
+decoders that begin with one pixel. Products have no such layouts, and leave out what the kernel reads of the padding.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,43 +11,83 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+
+from aotkit.aot.large_windows import each
 
 _GRADIENT = torch.ops.aten.convolution_backward.default
 
 
-def with_exact_strides(
-    gm: GraphModule, example_inputs: Sequence[Any], *runs: Callable[..., Any]
-) -> Sequence[Callable[..., Any]]:
-    """The same calls, whose first argument is a list of inputs, with the strides of the example where they matter."""
-    strides = {i: x.stride() for i, x in enumerate(example_inputs) if isinstance(x, Tensor) and _is_single_pixel(x)}
-    if not strides or not any(_is_ambiguous(node) for node in gm.graph.nodes):
-        return runs
-    return [_settled(run, strides) for run in runs]
+def with_products_for_single_pixels(decompositions: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """The same table, with gradients of convolutions of images of one pixel."""
+    otherwise = decompositions.get(_GRADIENT)
+
+    def gradients(grad: Tensor, image: Tensor, weight: Tensor, *args: Any) -> Any:
+        if _is_single_pixel(image) and any(n != 1 for n in weight.shape[2:]):
+            return _products(grad, image, weight, *args)
+        return NotImplemented if otherwise is None else otherwise(grad, image, weight, *args)
+
+    return {**decompositions, _GRADIENT: gradients}
 
 
-def _settled(run: Callable[..., Any], strides: Mapping[int, Sequence[int]]) -> Callable[..., Any]:
-    def call(inputs: list[Any], *args: Any) -> Any:
-        for i, expected in strides.items():
-            if (own := inputs[i].stride()) != expected:
-                sizes = inputs[i].shape
-                exact = [e if n == 1 else o for n, o, e in zip(sizes, own, expected, strict=True)]
-                inputs[i] = inputs[i].as_strided(sizes, exact)
-        return run(inputs, *args)
+def _products(
+    grad: Tensor,
+    image: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Of [N, C, 1, 1] or [N, C, 1, 1, 1], as `convolution_backward` gives them."""
+    taps, reached = grad, weight
+    places = []
+    steps = zip(*(each(value, weight.dim() - 2) for value in (stride, padding, dilation)), strict=True)
+    for dim, (by, pad, apart) in enumerate(steps, 2):
+        found = {t: _place(t, by, pad, apart, transposed) for t in range(weight.shape[dim])}
+        read = {t: place for t, place in found.items() if place is not None and 0 <= place < grad.shape[dim]}
+        taps = _picked(taps, dim, list(read.values()))
+        reached = _picked(reached, dim, list(read))
+        places.append(list(read))
+    pixels = image.reshape(image.shape[0], groups, -1)
+    taps = taps.reshape(taps.shape[0], groups, grad.shape[1] // groups, -1)
+    kernel = "gio" if transposed else "goi"
+    split = reached.reshape(groups, reached.shape[0] // groups, reached.shape[1], -1)
+    of_image = of_weight = None
+    if output_mask[0]:
+        of_image = torch.einsum(f"ngot,{kernel}t->ngi", taps, split).reshape(image.shape)
+    if output_mask[1]:
+        of_weight = torch.einsum(f"ngot,ngi->{kernel}t", taps, pixels).reshape(reached.shape)
+        for dim, kept in enumerate(places, 2):
+            of_weight = _spread(of_weight, dim, kept, weight.shape[dim])
+    return of_image, of_weight, grad.sum([0, *range(2, grad.dim())]) if output_mask[2] else None
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+
+def _place(tap: int, stride: int, padding: int, dilation: int, transposed: bool) -> int | None:
+    """Where in the result a tap of the kernel takes the pixel to, or None."""
+    if transposed:
+        return tap * dilation - padding
+    place, between = divmod(padding - tap * dilation, stride)
+    return None if between else place
 
 
-def _is_ambiguous(node: Any) -> bool:
-    """Whether it is the gradient of a convolution over more than a pixel, of images of one."""
-    if node.target is not _GRADIENT:
-        return False
-    _, image, weight = (argument.meta["val"] for argument in node.args[:3])
-    return _is_single_pixel(image) and any(n != 1 for n in weight.shape[2:])
+def _picked(x: Tensor, dim: int, places: Sequence[int]) -> Tensor:
+    if list(places) == list(range(x.shape[dim])):
+        return x
+    return torch.cat([x.narrow(dim, place, 1) for place in places] or [x.narrow(dim, 0, 0)], dim)
+
+
+def _spread(x: Tensor, dim: int, places: Sequence[int], size: int) -> Tensor:
+    """The inverse: zeros at all other places."""
+    if list(places) == list(range(size)):
+        return x
+    nothing = x.new_zeros([*x.shape[:dim], 1, *x.shape[dim + 1 :]])
+    return torch.cat([x.narrow(dim, places.index(t), 1) if t in places else nothing for t in range(size)], dim)
 
 
 def _is_single_pixel(x: Tensor) -> bool:
     """Whether it is images of one pixel, known when the graph is compiled."""
-    numbers = (*x.shape[1:], *x.stride())
-    return x.dim() in (4, 5) and all(type(n) is int for n in numbers) and all(n == 1 for n in x.shape[2:])
+    return x.dim() in (4, 5) and all(type(n) is int and n == 1 for n in x.shape[2:])

@@ -57,6 +57,17 @@ def test_torchscript_equals_the_graph(case, capture, torchscript_alone):
         torch.testing.assert_close(got, fn(*args))
 
 
+def test_a_copy_that_converts_nothing_is_a_copy(torchscript_alone):
+    def f(x, q):
+        return x @ q.t().to(torch.float32, copy=True)
+
+    x, q = torch.randn(3, 4, requires_grad=True), torch.randn(4, 4)
+    (want,) = torch.autograd.grad(f(x, q).sum(), x)
+    y = aotkit.compile(f, backend=torchscript_alone, partition="default")(x, q)
+    q.zero_()
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], want)
+
+
 def test_dynamic_sizes_become_fixed_ones(torchscript_alone):
     compiled = aotkit.compile(lambda x: (x * x.shape[0]).sin(), backend=torchscript_alone, dynamic=True)
     for rows in (3, 5):

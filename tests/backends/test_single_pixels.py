@@ -1,16 +1,65 @@
-"""Images of one pixel, whose strides say nothing about where their values are, and decide on the layout of results."""
+"""Images of one pixel under Inductor: they fit both layouts of images, and every window reaches beyond them."""
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import aotkit
-from aotkit.aot.single_pixels import with_exact_strides
+from aotkit.aot.single_pixels import with_products_for_single_pixels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CONVOLUTIONS = {
+    "usual": lambda x, w: F.conv2d(x, w, padding=1),
+    "strided": lambda x, w: F.conv2d(x, w, stride=2, padding=1),
+    "dilated": lambda x, w: F.conv2d(x, w, padding=2, dilation=2),
+    "to many pixels": lambda x, w: F.conv2d(x, w, padding=(3, 2)),
+    "to many, strided": lambda x, w: F.conv2d(x, w, padding=5, stride=(2, 3)),
+    "past the pixel": lambda x, w: F.conv2d(x, w, padding=3, stride=4),
+    "in groups": lambda x, w: F.conv2d(x, w[:, :2], padding=1, groups=2),
+    "of each channel": lambda x, w: F.conv2d(x, w[:, :1], padding=1, groups=4),
+    "biased": lambda x, w: F.conv2d(x, w, w[:, 0, 0, 0], padding=1),
+    "transposed": F.conv_transpose2d,
+    "transposed, strided": lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1),
+    "transposed, dilated": lambda x, w: F.conv_transpose2d(x, w, padding=1, dilation=2),
+    "transposed, in groups": lambda x, w: F.conv_transpose2d(x, w, groups=2),
+    "one value for both": lambda x, w: torch.convolution(x, w, None, [1], [1], [1], False, [0], 1),
+    "three dimensions": lambda x, w: F.conv3d(x[..., None], w[..., None].repeat(1, 1, 1, 1, 3), padding=1),
+    "by name": lambda x, w: F.conv2d(x, w, padding="same"),
+}
+POOLING = {
+    "average": lambda x: F.avg_pool2d(x.relu(), 3, 1, 1),
+    "average of what is there": lambda x: F.avg_pool2d(x.relu(), 3, 1, 1, count_include_pad=False),
+    "largest": lambda x: F.max_pool2d(x.tanh(), 3, 1, 1),
+    "padded": lambda x: F.pad(x.sin(), (1, 2, 1, 0)),
+    "padded sum": lambda x: F.pad(x.sum(dim=(1, 2, 3)), (1, 0)),
+    "shifted": lambda x: F.pad(x.exp(), (1, 0))[..., :1] + x,
+}
 
 
-def network():
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_gradients_of_convolutions_are_products(case):
+    def f(x, w):
+        y = CONVOLUTIONS[case](x, w)
+        return (y * torch.arange(y.numel()).reshape(y.shape).cos()).sum()
+
+    x, w = torch.randn(3, 4, 1, 1, dtype=torch.double), torch.randn(4, 4, 3, 3, dtype=torch.double)
+    want = torch.func.grad(f, (0, 1))(x, w)
+    table = with_products_for_single_pixels({})
+    graph = torch.fx.experimental.proxy_tensor.make_fx(torch.func.grad(f, (0, 1)), decomposition_table=table)(x, w)
+    assert torch.ops.aten.convolution_backward.default not in {node.target for node in graph.graph.nodes}
+    torch.testing.assert_close(graph(x, w), want)
+
+
+def test_other_images_keep_their_convolution():
+    graph = torch.fx.experimental.proxy_tensor.make_fx(
+        torch.func.grad(lambda x, w: F.conv2d(x, w, padding=1).sum(), (0, 1)),
+        decomposition_table=with_products_for_single_pixels({}),
+    )(torch.randn(3, 4, 1, 2), torch.randn(4, 4, 3, 3))
+    assert torch.ops.aten.convolution_backward.default in {node.target for node in graph.graph.nodes}
+
+
+def encoder():
     """The last stage of a residual network for small images."""
 
     def block(stride):
@@ -20,44 +69,24 @@ def network():
     return nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), block(2), block(2), block(1), block(1), nn.Flatten())
 
 
+def decoder():
+    """Of a world model, which begins with a pixel: pytorch/pytorch#171622."""
+    layers = [nn.ConvTranspose2d(*sizes, stride=2) for sizes in ((64, 32, 5), (32, 16, 5), (16, 8, 6), (8, 3, 6))]
+    return nn.Sequential(nn.Linear(8, 64), nn.Unflatten(1, (64, 1, 1)), *[m for x in layers for m in (x, nn.ReLU())])
+
+
 @pytest.mark.parametrize("partition", ["min_cut", "nx_min_cut"])
-def test_a_network_that_shrinks_images_to_one_pixel(partition):
-    net = network().to(DEVICE)
-    fast = aotkit.compile(net, backend="inductor", partition=partition)
-    x = torch.randn(4, 3, 8, 8, device=DEVICE)
+@pytest.mark.parametrize(("net", "shape"), [(encoder, (4, 3, 8, 8)), (decoder, (4, 8))], ids=["encoder", "decoder"])
+def test_networks_that_end_or_begin_with_one_pixel(net, shape, partition):
+    model = net().to(DEVICE)
+    fast = aotkit.compile(model, backend="inductor", partition=partition)
+    x = torch.randn(shape, device=DEVICE)
     fast(x).square().sum().backward()
     assert fast.report(x).passed
 
 
-def gradient_of_weight(gradient, image, weight):
-    options = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [False, True, False])
-    return torch.ops.aten.convolution_backward.default(gradient, image, weight, *options)[1]
-
-
-def traced(*args):
-    return torch.fx.experimental.proxy_tensor.make_fx(gradient_of_weight, tracing_mode="fake")(*args)
-
-
-@pytest.mark.parametrize("given", [(8, 1, 1, 1), (8, 1, 8, 8), (99, 1, 5, 7)])
-@pytest.mark.parametrize("promised", [(8, 1, 1, 1), (8, 1, 8, 8)])
-def test_a_graph_gets_them_with_the_strides_that_it_was_compiled_for(given, promised):
-    image = torch.randn(4, 8, 1, 1).as_strided((4, 8, 1, 1), promised)
-    gradient, weight = torch.randn(4, 8, 1, 1), torch.randn(8, 8, 3, 3)
-    graph = traced(gradient, image, weight)
-    seen = []
-    (run,) = with_exact_strides(graph, (gradient, image, weight), lambda inputs: seen.extend(inputs))
-    other = torch.zeros(500).as_strided((4, 8, 1, 1), given).copy_(image)
-    run([gradient, other, weight])
-    assert seen[1].stride() == (given[0], *promised[1:])
-    assert torch.equal(seen[1], image)
-
-
-def test_other_graphs_are_called_as_they_are():
-    def run(inputs):
-        return inputs
-
-    image, weight = torch.randn(4, 8, 2, 1), torch.randn(8, 8, 3, 3)
-    assert with_exact_strides(traced(image, image, weight), (image, image, weight), run) == (run,)
-    pixel, point = torch.randn(4, 8, 1, 1), torch.randn(8, 8, 1, 1)
-    graph = torch.fx.experimental.proxy_tensor.make_fx(lambda x, w: torch.conv2d(x, w))(pixel, point)
-    assert with_exact_strides(graph, (pixel, point), run) == (run,)
+@pytest.mark.parametrize("case", POOLING)
+@pytest.mark.parametrize("channels", [1, 16])
+def test_windows_over_what_was_computed_in_the_same_kernel(case, channels):
+    x = torch.randn(4, channels, 1, 1, device=DEVICE, requires_grad=True)
+    assert aotkit.check(POOLING[case], x, backend="inductor").passed

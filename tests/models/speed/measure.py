@@ -60,6 +60,7 @@ def measure(
     dtype: torch.dtype,
     seconds: float,
     check: bool,
+    seed: int = 0,
     before_timing: Callable[[], None] = lambda: None,
 ) -> list[Row]:
     """All variants, which share the model's parameters.
@@ -68,12 +69,13 @@ def measure(
         variants: "eager", "torch.compile", or "inductor/min_cut" and the like.
         seconds: how long to time the steps of all of them.
         check: have aotkit check its own.
+        seed: of weights and inputs.
         before_timing: called when all are compiled.
 
     Raises:
         UnknownNameError: a variant names none of aotkit's backends or partitioners.
     """
-    training = _placed(build, device, dtype)
+    training = _placed(build, device, dtype, seed)
     calls = {variant: _compiled(training.model, variant, check) for variant in variants}
     rows, steps = [], dict[str, Step]()
     for variant, call in calls.items():
@@ -106,8 +108,8 @@ def measure(
     return rows
 
 
-def _placed(build: Callable[[], Training], device: str, dtype: torch.dtype) -> Training:
-    set_seed(0)
+def _placed(build: Callable[[], Training], device: str, dtype: torch.dtype, seed: int) -> Training:
+    set_seed(seed)
     training = build()
     training.model.to(device, dtype).train()
 
@@ -149,7 +151,7 @@ def _verdict(call: Any, training: Training) -> str:
         return ""
     report = call.report(*training.args, **training.kwargs)
     if not report.passed:
-        return "failed"
+        return "not passed"
     undecided = sum(comparison.undecided is not None for comparison in report.comparisons)
     return f"passed, {undecided} undecided" if undecided else "passed"
 

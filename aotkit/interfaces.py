@@ -81,7 +81,8 @@ class Partitioner(Protocol):
 
     What it leaves on the nodes of its graphs, `Graphs` show: in `meta["saved_because"]` of a node that forward saves,
     the reason, a few words; in `meta["recompute_seconds"]` of one that backward repeats, what it expects that to take.
-    In `joint.meta["choice_seconds"]` it may leave the CPU time in which it chose what to save, for benchmarks.
+    In `joint.meta["choice_seconds"]` it may leave the CPU time in which it chose what to save, for benchmarks. In
+    `meta["memory_limited"]` of both graphs it may say that memory matters more than a few allocations.
     """
 
     def __call__(

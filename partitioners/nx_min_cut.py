@@ -138,7 +138,10 @@ def _limited(
     def partition_within(
         joint: GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[GraphModule, GraphModule]:
-        return _split(choose, joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+        parts = _split(choose, joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+        for part in parts:
+            part.meta["memory_limited"] = True
+        return parts
 
     partition_within.__name__ = name
     return partition_within

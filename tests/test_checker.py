@@ -155,7 +155,9 @@ def test_rounding_past_the_largest_number_is_rounding():
 def test_an_infinity_that_rounding_does_not_make():
     args = near_the_largest_float16(40_000, 60_000)
     infinite = backend(replacing(0, lambda y: y.index_fill(0, torch.tensor([3]), float("inf"))))
-    assert refused(in_steps, *args, backend=infinite) == {"output 0": "has NaN or infinity at other places than eager's"}
+    assert refused(in_steps, *args, backend=infinite) == {
+        "output 0": "has NaN or infinity at other places than eager's"
+    }
 
 
 @pytest.mark.parametrize(

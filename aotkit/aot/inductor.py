@@ -48,7 +48,6 @@ Boxed = Callable[[list[Any]], Sequence[Any]]
 # torch 2.11 gives these no last argument; of other kernels' results it is the name of the operator.
 _INPUT_ASSERTION = re.compile(r"assert_size_stride\(\w+, \([^()]*\), \([^()]*\)(, 'input')?\)")
 
-LARGE = 2**23  # bytes
 RANDOM = {"fallback_random": True}
 # Operators that Inductor leaves to libraries, which round their inputs and results.
 _STORING = {getattr(torch.ops.aten, name) for name in ("mm", "addmm", "bmm", "baddbmm", "convolution")}
@@ -71,7 +70,7 @@ def compile_inner(
         show_results(gm)
     own = {
         "emulate_precision_casts": _rounds_between(gm),
-        "allow_buffer_reuse": not is_large_on_gpu(example_inputs),
+        "allow_buffer_reuse": hands_memory_on(gm, example_inputs),
         "realize_opcount_threshold": realize_opcount_threshold(gm),
     }
     # Inductor's cache of compiled graphs does not tell apart what may be overwritten in one and not in another.
@@ -99,17 +98,14 @@ def _own_code() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def is_large_on_gpu(inputs: Sequence[Any]) -> bool:
-    """Whether a graph's inputs on a GPU have eight megabytes and more, on average.
+def hands_memory_on(gm: GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether Inductor may keep the memory of a value that is over for a later one of the same size.
 
-    Inductor keeps the memory of a value that is over for a later one of the same size. That saves an allocation, 1 to
-    2 us: nothing beside kernels on so much memory, but time of a network whose launches take longer than its kernels.
-    Under a small `peak`, Llama's kind held 7 to 10 % too much. On a CPU, where new memory is mapped page by page, it
-    saves more.
+    On a GPU that saves an allocation, 2 to 4 us, in a network whose launches take longer than its kernels. Under a
+    small `peak`, Llama's kind held 7 to 10 % too much. On a CPU, where new memory is mapped page by page, it saves
+    more.
     """
-    on_gpu = [x for x in inputs if isinstance(x, Tensor) and x.is_cuda and all(type(n) is int for n in x.shape)]
-    # Not `nbytes`, which refuses a tensor whose sizes are known and whose strides are open.
-    return sum(x.numel() * x.element_size() for x in on_gpu) >= LARGE * max(len(on_gpu), 1)
+    return not gm.meta.get("memory_limited") or not any(isinstance(x, Tensor) and x.is_cuda for x in inputs)
 
 
 def _observed(compiled: Any, inputs: list[Any], around: Any) -> Sequence[Any]:

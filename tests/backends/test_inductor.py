@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch._subclasses import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import aotkit
-from aotkit.aot.inductor import is_large_on_gpu
+from aotkit.aot.inductor import hands_memory_on
 from aotkit.inspection import saved_values
+from aotkit.partitioners import nx_min_cut
 from tests.view.models import Attention
 
 
@@ -184,24 +184,27 @@ def test_memory_efficient_fusion_takes_the_options_of_compile():
 
 
 @pytest.mark.parametrize(
-    ("device", "sizes", "is_large"),
+    ("partition", "device", "hands_on"),
     [
-        ("cuda", [2**22, 2**10], True),
-        ("cuda", [2**16, 2**20] * 20, False),
-        ("cuda", [], False),
-        ("cpu", [2**24], False),
+        ("nx_min_cut", "cuda", True),
+        (nx_min_cut.peak(1.0), "cuda", False),
+        (nx_min_cut.budget(1.0), "cuda", False),
+        (nx_min_cut.peak(1.0), "cpu", True),
     ],
+    ids=["no limit", "peak", "budget", "cpu"],
 )
-def test_memory_is_handed_on_where_an_allocation_takes_long(device, sizes, is_large):
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        inputs = [torch.empty(size, device=device) for size in sizes]
-    assert is_large_on_gpu([*inputs, 3]) == is_large
+def test_memory_is_handed_on_unless_there_is_a_limit_on_a_gpu(partition, device, hands_on):
+    with FakeTensorMode():
+        inputs = [3, torch.empty(4, device=device)]
+    asked = []
 
+    def compile_graph(gm, example_inputs):
+        asked.append(hands_memory_on(gm, inputs))
+        return gm
 
-def test_the_memory_of_inputs_with_open_strides_is_known():
-    """As logits have that are cut out of padded ones: torch has no `numel` of those."""
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    row = mode.from_tensor(torch.empty(2**11), static_shapes=False).shape[0]
-    with mode:
-        logits = torch.empty_strided((2**10, 2**11), (row, 1), device="cuda")
-    assert is_large_on_gpu([logits])
+    def mlp(x, w, v):
+        return ((x @ w).sin().cos() @ v).exp().sum()
+
+    args = [torch.randn(8, 8, requires_grad=True) for _ in range(3)]
+    aotkit.compile(mlp, backend=compile_graph, partition=partition)(*args).backward()
+    assert asked == [hands_on] * 2

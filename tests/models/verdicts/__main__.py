@@ -13,6 +13,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+import aotkit
 from tests.models.verdicts.case import DTYPES, Case, Verdict, builders, in_a_process
 
 
@@ -23,6 +24,12 @@ def main() -> int:
     names = [name for name in builders(1) if any(fnmatch.fnmatchcase(name, p) for p in given.models.split(","))]
     if not names or not set(given.dtypes.split(",")) <= set(DTYPES):
         parser.error(f"models are {', '.join(builders(1))}; types are {', '.join(DTYPES)}")
+    try:
+        for variant in given.variants.split(","):
+            backend, _, partition = variant.partition("/")
+            aotkit.get_backend(backend), aotkit.get_partitioner(partition or "min_cut")
+    except aotkit.UnknownNameError as e:
+        parser.error(str(e))
     axes = (given.variants.split(","), given.dtypes.split(","), map(int, given.batches.split(",")), range(given.seeds))
     cases = [
         Case(name, dtype, batch, variant, seed, given.device)

@@ -4,7 +4,7 @@ What is computed within a fused kernel costs nothing to speak of; what has to be
 each kernel that needs it.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from torch.fx import Node
@@ -119,9 +119,10 @@ def _reads_of_what_is_far(
 ) -> dict[Node, float]:
     """The seconds in which a fused node that is recomputed reads what is not there for its own gradient.
 
-    What it is computed from in the same kernel may have read it already.
+    It reads what these sources are computed from instead, where that is less, and each of it once; what it is computed
+    from in the same kernel may have read it already.
     """
-    least = dict(seconds)
+    origins: dict[Node, frozenset[Node]] = {node: frozenset((node,)) for node in seconds}
     found = dict.fromkeys(values.nodes, 0.0)
     read: dict[Node, frozenset[Node]] = dict.fromkeys(values.nodes, frozenset())
     for node in values.nodes:
@@ -129,12 +130,19 @@ def _reads_of_what_is_far(
             continue
         sources = {viewed(i, fusion.free) for i in node.all_input_nodes}.difference(constants)
         if is_pointwise(node):
-            least[node] = min(seconds[node], sum(least[source] for source in sources))
+            further = _union(origins[source] for source in sources)
+            if sum(seconds[origin] for origin in further) < seconds[node]:
+                origins[node] = further
         near = {source for source in sources if fusion.stages[source] == fusion.stages[node]}
-        before = frozenset[Node]().union(*(read[source] for source in near))
-        found[node] = sum(least[source] for source in sources - near - before)
-        read[node] = before | (sources - near)
+        before = _union(read[source] for source in near)
+        far = _union(origins[source] for source in sources - near) - before
+        found[node] = sum(seconds[origin] for origin in far)
+        read[node] = before | far
     return found
+
+
+def _union(sets: Iterable[frozenset[Node]]) -> frozenset[Node]:
+    return frozenset[Node]().union(*sets)
 
 
 def _reads_of_what_is_alive(values: Values, fusion: Fusion, seconds: Mapping[Node, float]) -> dict[Node, float]:

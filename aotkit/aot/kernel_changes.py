@@ -2,7 +2,7 @@
 
 Each change patches private parts of Inductor, and most read and rewrite the text of its kernels. One that was not tried
 with this version of torch, or does not find what it patches, is off: then that part of the kernels is as Inductor
-writes it, slower and no less right. `aotkit doctor` says which are off, and why.
+writes it, slower and, but for `masked_loads`, no less right. `aotkit doctor` says which are off, and why.
 """
 
 import functools
@@ -42,7 +42,7 @@ class Change:
 # them. Those of 2.13 are for GPUs, and nobody has looked at a newer torch's kernels on one.
 CHANGES = (
     Change("realizing.without_stored_random_bits", (2, 15)),
-    Change("masked_loads.masked_values_at_hand", (2, 14)),  # mended in torch 2.15
+    Change("masked_loads.masked_values_at_hand", (2, 15)),  # 2.14.1 has it mended, too
     Change("narrow_sums.narrow_sums", (2, 13)),
     Change("row_reductions.whole_rows", (2, 13)),
     Change("mixed_reductions.mixed_reductions", (2, 13)),

@@ -2,7 +2,7 @@
 
 Inductor for GPUs hands the mask to the load. There is no load of what the kernel has at hand, and so no mask: padding
 an image of one pixel repeats it, and averages of 3 x 3 places of it are 9 times too large (pytorch/pytorch#189895,
-torch 2.11 to 2.14). Inception v3 with images of 96 x 96 has such averages.
+torch 2.11 to 2.13; 2.14.1 has it mended). Inception v3 with images of 96 x 96 has such averages.
 """
 
 from collections.abc import Callable, Iterator

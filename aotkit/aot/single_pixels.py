@@ -6,6 +6,7 @@ backward pass ends in an AssertionError, under torch 2.11 to 2.15 at least: in R
 decoders that begin with one pixel. Products have no such layouts, and leave out what the kernel reads of the padding.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -52,10 +53,11 @@ def _products(
         taps = _picked(taps, dim, list(read.values()))
         reached = _picked(reached, dim, list(read))
         places.append(list(read))
-    pixels = image.reshape(image.shape[0], groups, -1)
-    taps = taps.reshape(taps.shape[0], groups, grad.shape[1] // groups, -1)
+    count = math.prod(map(len, places))
+    pixels = image.reshape(image.shape[0], groups, image.shape[1] // groups)
+    taps = taps.reshape(grad.shape[0], groups, grad.shape[1] // groups, count)
     kernel = "gio" if transposed else "goi"
-    split = reached.reshape(groups, reached.shape[0] // groups, reached.shape[1], -1)
+    split = reached.reshape(groups, weight.shape[0] // groups, weight.shape[1], count)
     of_image = of_weight = None
     if output_mask[0]:
         of_image = torch.einsum(f"ngot,{kernel}t->ngi", taps, split).reshape(image.shape)

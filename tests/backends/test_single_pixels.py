@@ -26,6 +26,7 @@ CONVOLUTIONS = {
     "one value for both": lambda x, w: torch.convolution(x, w, None, [1], [1], [1], False, [0], 1),
     "three dimensions": lambda x, w: F.conv3d(x[..., None], w[..., None].repeat(1, 1, 1, 1, 3), padding=1),
     "by name": lambda x, w: F.conv2d(x, w, padding="same"),
+    "of no image": lambda x, w: F.conv2d(x[:0], w, padding=1),
 }
 POOLING = {
     "average": lambda x: F.avg_pool2d(x.relu(), 3, 1, 1),

@@ -21,9 +21,8 @@ from aotkit.rounding import (
     is_less_exact,
     is_rounding,
     nudge,
-    same_finite,
-    saturated,
     size_of,
+    without_overflow,
 )
 
 # Of its size, how far off a value is that is wrong for certain though there was no time for all runs: a relu that has
@@ -130,7 +129,7 @@ def doubted(
     eagers = values_of(names, want) if found else {}
     largest = functools.cache(functools.partial(_largest, eagers))
     doubts = [
-        _doubt(c, got[c.what], eagers[c.values], largest(_kind(c.values)))
+        Doubt(c, c.values, got[c.what], EagerValue(eagers[c.values], largest(_kind(c.values))))
         for c in found
         if c.values in eagers and c.what in got
     ]
@@ -139,14 +138,6 @@ def doubted(
     wanted = {doubt.name: doubt.eager.value for doubt in doubts}
     references = References(eager, tensors, want, plan, wanted, functools.partial(values_of, names), budget)
     return Judgement(comparisons, doubts, references)
-
-
-def _doubt(c: Comparison, got: Tensor, want: Tensor, largest: float) -> Doubt:
-    if not same_finite(got, want):  # rounding can make infinities of large numbers
-        got, want = saturated(got, want), saturated(want, want)
-        within_range = compare_elements(c.what, got, want)
-        c.error, c.allowed = within_range.error, within_range.allowed
-    return Doubt(c, c.values or c.what, got, EagerValue(want, largest))
 
 
 def _complain_of_exactness(doubt: Doubt, exact: Tensor) -> None:
@@ -200,7 +191,9 @@ def _is_gross(doubt: Doubt, references: References) -> bool:
     if references.exact is None or not is_floating(want):
         return False
     exact = references.exact[doubt.name]
-    off = distance(doubt.got, exact, want)
+    spread = references.spread(doubt.name) if references.nudges else Spread.around(exact)
+    got, want, exact = without_overflow(doubt.got, want, exact, spread)
+    off = distance(got, exact, want)
     if off <= GROSS * size_of(exact, want):
         return False
     # What is smaller than the rounding of the largest of its kind, eager may have by chance, as a zero in float16.
@@ -218,7 +211,12 @@ def _excused(doubt: Doubt, references: References, spread_of: Callable[[str], Sp
     c, name = doubt.comparison, doubt.name
     if references.exact is None or not _is_steady(doubt, references):
         return False
-    if is_rounding(doubt.got, doubt.eager, references.exact[name], spread_of(name)):
+    exact, spread = references.exact[name], spread_of(name)
+    if is_rounding(doubt.got, doubt.eager, exact, spread):
+        if not c.error:  # infinities differ, so that no elements were compared
+            got, want, _ = without_overflow(doubt.got, doubt.eager.value, exact, spread)
+            again = compare_elements(c.what, got, want)
+            c.error, c.allowed = again.error, again.allowed
         c.problem, c.allowed = None, max(c.allowed, c.error)
     return c.problem is None
 

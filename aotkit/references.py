@@ -17,7 +17,7 @@ from aotkit.budget import Budget
 from aotkit.copies import Outcome, Plan, Run, run_on_copies, same_random
 from aotkit.errors import is_out_of_memory
 from aotkit.pieces import same_values
-from aotkit.rounding import Spread, are_close, distance, in_float64, is_floating, nudge, saturated, size_of
+from aotkit.rounding import Spread, are_close, distance, in_float64, is_floating, nudge, size_of
 
 # How often rounded values are moved to see how sensitive a result is, and how often eager runs where its runs differ.
 NUDGES, REPEATS = 16, 4
@@ -165,10 +165,7 @@ class References:
         return far <= FINER * self._apart[what] or far <= rounding * size
 
     def _run(self, *modes: Any, wide: bool = True) -> Values | None:
-        """Values of a run under these modes; None if eager raises then, or draws otherwise.
-
-        Those of float64 are within the range of the function's own types.
-        """
+        """Values of a run under these modes; None if eager raises then, or draws otherwise."""
 
         @contextmanager
         def run_so(copies: list[Tensor]) -> Iterator[Any]:
@@ -196,9 +193,7 @@ class References:
             return None
         found = self._values_of(run)
         alike = all(w in found and found[w].shape == value.shape for w, value in self.wanted.items())
-        if not alike or not same_random(run.random, self._random):
-            return None
-        return {w: saturated(found[w], value) if wide else found[w] for w, value in self.wanted.items()}
+        return {w: found[w] for w in self.wanted} if alike and same_random(run.random, self._random) else None
 
 
 def _unlike(filled: Tensor, other: Tensor) -> Tensor:

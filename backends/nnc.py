@@ -141,12 +141,14 @@ def _call(node: Node) -> str:
         raise ValueError(f"nnc knows operators of torch.ops only, not {target}")
     namespace, name = target.name().split("::")
     keywords = dict(node.kwargs)
-    if node.target is torch.ops.aten._to_copy.default and set(keywords) == {"dtype"}:
+    if node.target is torch.ops.aten._to_copy.default and set(keywords) == {"dtype"} and _converts(node):
         name = "to"  # the fuser knows this one, which copies only to convert
-        if keywords["dtype"] == node.args[0].meta["val"].dtype:  # type: ignore[union-attr]
-            name, keywords = "clone", {}
     arguments = [_text(a) for a in node.args] + [f"{k}={_text(v)}" for k, v in keywords.items()]
     return f"torch.ops.{namespace}.{name.partition('.')[0]}({', '.join(arguments)})"
+
+
+def _converts(node: Node) -> bool:
+    return bool(node.meta["val"].dtype != node.all_input_nodes[0].meta["val"].dtype)
 
 
 def _text(value: Any) -> str:

@@ -152,12 +152,38 @@ def test_rounding_past_the_largest_number_is_rounding():
     assert fast.report(*args).passed
 
 
-def test_an_infinity_that_rounding_does_not_make():
-    args = near_the_largest_float16(40_000, 60_000)
-    infinite = backend(replacing(0, lambda y: y.index_fill(0, torch.tensor([3]), float("inf"))))
-    assert refused(in_steps, *args, backend=infinite) == {
-        "output 0": "has NaN or infinity at other places than eager's"
-    }
+def finite(y):
+    return torch.where(y.isinf(), torch.finfo(y.dtype).max * y.sign(), y)
+
+
+INFINITIES = {
+    "of a mask": (lambda x: (x * 1.5).masked_fill(x < 0, float("-inf")), finite),
+    "and all others": (lambda x: (x * 1.5).masked_fill(x < 0, float("-inf")), lambda y: finite(y).clamp(max=0)),
+    "of a pole": (lambda x: 1 / (x - x[0]), finite),
+    "of a logarithm": (lambda x: x.abs().floor().log(), lambda y: torch.where(y.isinf(), finite(y), 7 * y + 3)),
+    "that was replaced": (lambda x: (1 / (x - x[0])).nan_to_num(), lambda y: torch.where(finite(y) < 1e4, y, y / 0)),
+    "of one small number": (lambda x: x * 1.5, lambda y: y.index_fill(0, torch.tensor([3]), float("inf"))),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("case", INFINITIES)
+def test_infinities_that_rounding_does_not_make(case, dtype):
+    if case == "that was replaced" and dtype == torch.float64:
+        pytest.skip("what replaces it is the largest number, and there is none larger to tell it from")
+    fn, alter = INFINITIES[case]
+    found = refused(fn, torch.randn(50, dtype=dtype), backend=backend(replacing(0, alter)))
+    assert found == {"output 0": "has NaN or infinity at other places than eager's"}
+
+
+def test_an_overflow_hides_nothing_beside_it():
+    args = near_the_largest_float16(63_000, 68_000)
+    place = in_steps(*args).isfinite().nonzero()[0, 0]
+
+    def altered(y):
+        return torch.where(torch.arange(len(y)) == place, 5.0, finite(y))
+
+    assert list(refused(in_steps, *args, backend=backend(replacing(0, altered)))) == ["output 0"]
 
 
 @pytest.mark.parametrize(

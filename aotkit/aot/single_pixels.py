@@ -3,7 +3,8 @@
 An image of one pixel fits both layouts of images. cuDNN's gradient of a weight has the layout that the image's strides
 look like; what Inductor was told of it goes by the weight's layout, too (pytorch/pytorch#171622). Where they differ the
 backward pass ends in an AssertionError, under torch 2.11 to 2.15 at least: in ResNet-18 with images of 32 x 32, in
-decoders that begin with one pixel. Products have no such layouts, and leave out what the kernel reads of the padding.
+decoders that begin with one pixel. Products have no such layouts, and leave out what the kernel reads of the padding:
+where a gradient is infinite, that is 0 here and NaN in PyTorch, which multiplies it with zeros.
 """
 
 import math
@@ -43,7 +44,7 @@ def _products(
     groups: int,
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Of [N, C, 1, 1] or [N, C, 1, 1, 1], as `convolution_backward` gives them."""
+    """Of [N, C, 1], [N, C, 1, 1] or [N, C, 1, 1, 1], as `convolution_backward` gives them."""
     taps, reached = grad, weight
     places = []
     steps = zip(*(each(value, weight.dim() - 2) for value in (stride, padding, dilation)), strict=True)
@@ -92,4 +93,4 @@ def _spread(x: Tensor, dim: int, places: Sequence[int], size: int) -> Tensor:
 
 def _is_single_pixel(x: Tensor) -> bool:
     """Whether it is images of one pixel, known when the graph is compiled."""
-    return x.dim() in (4, 5) and all(type(n) is int and n == 1 for n in x.shape[2:])
+    return x.dim() in (3, 4, 5) and all(type(n) is int and n == 1 for n in x.shape[2:])

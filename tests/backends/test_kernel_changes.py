@@ -1,9 +1,11 @@
 """Changes to how Inductor writes kernels that this version of torch does not allow are off, alone, and reported."""
 
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._inductor.virtualized import V
 
 import aotkit
 from aotkit.aot import kernel_changes
@@ -67,3 +69,20 @@ def test_one_that_does_not_find_what_it_patches_is_off(monkeypatch):
         assert "get_triton_reduction_function" in reason
     finally:
         kernel_changes._tried.cache_clear()
+
+
+@pytest.mark.parametrize("at_hand", [True, False])
+def test_a_mask_is_kept_of_what_the_kernel_has_computed(at_hand, monkeypatch):
+    """What Inductor makes of it is tested on a GPU: `test_single_pixels.py`."""
+    from aotkit.aot import masked_loads
+
+    load = SimpleNamespace(target="load", args=("ops", "buf0", 0))
+    nodes = [SimpleNamespace(args=[load])]
+    body = SimpleNamespace(graph=SimpleNamespace(find_nodes=lambda op: nodes))
+    asked = []
+    monkeypatch.setattr(masked_loads, "_masked", lambda mask, body, other: asked.append(body))
+    kernel = SimpleNamespace(cse=SimpleNamespace(store_cache={"buf0": "tmp0"} if at_hand else {}))
+    with V.set_kernel_handler(kernel), masked_loads.masked_values_at_hand():
+        masked_loads.TritonKernelOverrides.masked("mask", body, 0.0)
+    (((value,),),) = [[node.args for node in body.graph.find_nodes(op="output")] for body in asked]
+    assert (value.target == "load") != at_hand

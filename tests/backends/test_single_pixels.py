@@ -24,6 +24,7 @@ CONVOLUTIONS = {
     "transposed, dilated": lambda x, w: F.conv_transpose2d(x, w, padding=1, dilation=2),
     "transposed, in groups": lambda x, w: F.conv_transpose2d(x, w, groups=2),
     "one value for both": lambda x, w: torch.convolution(x, w, None, [1], [1], [1], False, [0], 1),
+    "one dimension": lambda x, w: F.conv1d(x[..., 0], w[..., 0], padding=1),
     "three dimensions": lambda x, w: F.conv3d(x[..., None], w[..., None].repeat(1, 1, 1, 1, 3), padding=1),
     "by name": lambda x, w: F.conv2d(x, w, padding="same"),
     "of no image": lambda x, w: F.conv2d(x[:0], w, padding=1),

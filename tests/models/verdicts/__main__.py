@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import aotkit
+from tests.models.speed.models import MODELS
 from tests.models.verdicts.case import DTYPES, Case, Verdict, builders, in_a_process
 
 
@@ -21,21 +22,23 @@ def main() -> int:
     """Judge all cases that the results do not have yet, and print what became of them: 1 if one is not passed."""
     parser = _parser()
     given = parser.parse_args()
-    names = [name for name in builders(1) if any(fnmatch.fnmatchcase(name, p) for p in given.models.split(","))]
-    if not names or not set(given.dtypes.split(",")) <= set(DTYPES):
-        parser.error(f"models are {', '.join(builders(1))}; types are {', '.join(DTYPES)}")
+    patterns = given.models.split(",")
+    names = [name for name in builders(1) if any(fnmatch.fnmatchcase(name, p) for p in patterns)]
+    unknown = [p for p in patterns if not fnmatch.filter(names, p)] + sorted({*given.dtypes.split(",")} - {*DTYPES})
+    if unknown:
+        parser.error(f"no {', '.join(unknown)}; models are {', '.join(builders(1))}, types are {', '.join(DTYPES)}")
     try:
         for variant in given.variants.split(","):
             backend, _, partition = variant.partition("/")
             aotkit.get_backend(backend), aotkit.get_partitioner(partition or "min_cut")
     except aotkit.UnknownNameError as e:
         parser.error(str(e))
-    axes = (given.variants.split(","), given.dtypes.split(","), map(int, given.batches.split(",")), range(given.seeds))
-    cases = [
-        Case(name, dtype, batch, variant, seed, given.device)
+    axes = (given.variants.split(","), given.dtypes.split(","), given.batches, range(given.seeds))
+    cases = dict.fromkeys(
+        Case(name, dtype, None if name in MODELS else batch, variant, seed, given.device)
         for (variant, dtype, batch, seed), name in itertools.product(itertools.product(*axes), names)
-    ]
-    known = _read(given.results)
+    )
+    known = {case: verdict for case, verdict in _read(given.results).items() if verdict.text != "not passed"}
     found = {case: known[case] for case in cases if case in known}
     with ThreadPoolExecutor(given.jobs) as pool:
         running = {pool.submit(in_a_process, case, given.limit): case for case in cases if case not in found}
@@ -55,7 +58,7 @@ def _read(results: Path) -> dict[Case, Verdict]:
 
 
 def _line(case: Case, verdict: Verdict) -> str:
-    values = [str(value) for value in dataclasses.asdict(case).values()]
+    values = [str(value) for value in dataclasses.asdict(case).values() if value is not None]
     return f"{' '.join(values)}: {verdict.text} after {verdict.seconds:.0f} s. {verdict.why}".strip()
 
 
@@ -70,12 +73,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--models", default="timm_*", metavar="GLOB,GLOB", help=", ".join(builders(1)))
     parser.add_argument("--variants", default="inductor/min_cut,inductor/nx_min_cut", metavar="NAME,NAME")
     parser.add_argument("--dtypes", default=",".join(DTYPES), metavar="NAME,NAME")
-    parser.add_argument("--batches", default="4,32", metavar="N,N", help="images; the other models have their own")
+    parser.add_argument("--batches", type=int, nargs="+", default=[4, 32], help="images; the other models have theirs")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="of weights and inputs")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time; many leave more undecided")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for each")
-    parser.add_argument("--results", type=Path, default=Path(".verdicts.jsonl"), help="kept, and continued from")
+    parser.add_argument(
+        "--results", type=Path, default=Path(".verdicts.jsonl"), help="kept; what passed is not run again"
+    )
     return parser
 
 

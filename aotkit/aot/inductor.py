@@ -28,6 +28,7 @@ from torch._inductor.virtualized import V
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
+from aotkit.aot.call_frames import with_room_for_calls
 from aotkit.aot.cpp_launches import CPP_LAUNCH, launched_graph, within_alignment
 from aotkit.aot.cpu_numbers import leave_numbers_to_kernels
 from aotkit.aot.eight_bits import with_right_bytes
@@ -165,29 +166,36 @@ def short_call(compiled: Any, example_inputs: Sequence[Any]) -> Boxed:
     """The way to call a `CompiledFxGraph` often.
 
     The result has an attribute `unchecked`: the same for inputs known to have the types, sizes and strides of
-    `example_inputs`. It is absent, and the result is `compiled` itself, if the graph has open sizes or was compiled in
-    a way that is not known here.
+    `example_inputs`. It is absent if the graph has open sizes. The result is `compiled` itself if it was compiled in a
+    way that is not known here.
     """
     is_static = all(
         isinstance(x, Tensor) and all(type(n) is int for n in (*x.shape, *x.stride())) for x in example_inputs
     )
-    unchecked = _rewritten(compiled, functools.partial(_without_input_assertions, owner=compiled))
-    if not is_static or unchecked is None:
+    rewrite = functools.partial(_without_input_assertions, owner=compiled) if is_static else with_room_for_calls
+    rewritten = _rewritten(compiled, rewrite)
+    if rewritten is None:
         return compiled  # type: ignore[no-any-return]
     accepts: Callable[..., bool] | None = None
 
     def call(inputs: list[Any]) -> Sequence[Any]:
         nonlocal accepts
         if accepts is not None and accepts(*inputs):
-            return unchecked(inputs)
+            return rewritten(inputs)
         guard = tensor_guard(inputs)
         results = compiled(inputs)  # asserts
         accepts = guard
         return results  # type: ignore[no-any-return]
 
-    call._boxed_call = True  # type: ignore[attr-defined]
-    call.unchecked = unchecked  # type: ignore[attr-defined]
-    return call
+    def call_with_open_sizes(inputs: list[Any]) -> Sequence[Any]:
+        return rewritten(inputs)
+
+    run = call if is_static else call_with_open_sizes
+    run._boxed_call = True  # type: ignore[attr-defined]
+    run.compiled = compiled  # type: ignore[attr-defined]
+    if is_static:
+        run.unchecked = rewritten  # type: ignore[attr-defined]
+    return run
 
 
 def _rewritten(compiled: Any, rewrite: Callable[[MethodType], Boxed]) -> Boxed | None:
@@ -219,7 +227,7 @@ def _without_input_assertions(method: MethodType, owner: Any) -> MethodType:
     exec(compile(source, code.co_filename, "exec"), method.__func__.__globals__, namespace)
     function = namespace[code.co_name]
     function.compiled = owner
-    return MethodType(function, method.__self__)
+    return with_room_for_calls(MethodType(function, method.__self__))
 
 
 def _indent(line: str) -> int:

@@ -1,0 +1,95 @@
+"""A graph that makes many calls is as fast from any depth of the stack: CPython maps no memory for each of them."""
+
+import resource
+import sys
+
+import pytest
+import torch
+
+import aotkit
+from aotkit.aot.call_frames import FEW_CALLS, with_room_for_calls
+
+pytestmark = pytest.mark.skipif(not hasattr(resource, "RUSAGE_THREAD"), reason="page faults of a thread: Linux")
+
+DEPTHS = range(150)  # of frames that take more than 16 KiB together
+CALLS = 300
+
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+
+
+def most_faults(call, repeats=3):
+    """The most page faults of one call, whatever the depth of the stack; the fewest of some calls at each depth."""
+
+    def at(depth):
+        if depth:
+            return at(depth - 1)
+        found = []
+        for _ in range(repeats):
+            before = faults()
+            call()
+            found.append(faults() - before)
+        return min(found)
+
+    return max(map(at, DEPTHS))
+
+
+WRITTEN: dict[str, object] = {"leaf": lambda x, scale: x * scale}
+exec(  # as Inductor writes it
+    "def call(self, x):\n"
+    + "".join(f"    b{i} = leaf(x, scale=self.scale)\n" for i in range(CALLS))
+    + f"    return b{CALLS - 1}\n",
+    WRITTEN,
+)
+
+
+class Runner:
+    scale = 2
+    call = WRITTEN["call"]
+
+    def short(self, x):
+        return x
+
+
+def test_from_any_depth_no_memory_is_mapped_for_each_call():
+    method = Runner().call
+    roomy = with_room_for_calls(method)
+    assert roomy(3) == method(3) == 6
+    assert roomy.__self__ is method.__self__
+    assert most_faults(lambda: roomy(3)) < CALLS / 4
+    if sys.version_info < (3, 13):  # later ones keep a chunk
+        assert most_faults(lambda: method(3)) >= CALLS
+
+
+def test_a_frame_with_few_calls_stays_as_it_is():
+    method = Runner().short
+    assert with_room_for_calls(method) is method
+
+
+@torch.library.custom_op("aotkit_tests::in_python", mutates_args=())
+def in_python(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@in_python.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_graphs_of_inductor(dynamic):
+    """Here each call goes to an operator in Python, as kernels of Triton are launched from Python."""
+    count = 2 * FEW_CALLS
+
+    def function(x):
+        for _ in range(count):
+            x = in_python(x)
+        return x
+
+    compiled = aotkit.compile(function, backend="inductor", check=False, dynamic=dynamic)
+    x = torch.ones(5)
+    with torch.no_grad():
+        compiled(x)
+        compiled(x)
+        assert most_faults(lambda: compiled(x)) < count / 2

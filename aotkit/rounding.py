@@ -216,20 +216,23 @@ def _furthest(values: Tensor, exact: Tensor, want: Tensor) -> float:
 
 
 def without_overflow(got: Tensor, want: Tensor, exact: Tensor, spread: Spread) -> tuple[Tensor, Tensor, Tensor]:
-    """The compiled, eager's and the float64 value, with zeros where rounding made an infinity of one of the first two.
+    """The compiled, eager's and the float64 value where rounding, or a type's range, made infinities in one of them.
 
-    There the float64 value and the finite one are as near to the largest number of the type as rounding takes values,
-    and at most half of it away.
+    Where eager alone left the range of its type on the way, as a product in float16 does that a fused kernel keeps in
+    float32, the float64 value stands for eager's. And there are zeros where one of the two overflowed by rounding: the
+    float64 value and the finite one are as near to the largest number of the type as rounding takes values, and at most
+    half of it away.
     """
     if want.is_complex() or _same_finite(got, want):
         return got, want, exact
     largest = torch.finfo(want.dtype).max
-    is_alone = got.isinf() ^ want.isinf()
-    infinite, finite = torch.where(got.isinf(), got, want), torch.where(got.isinf(), want, got).to(exact.dtype)
     noise = tolerance(want.dtype) * largest + (2 * spread.jumps).clamp(max=largest / 2)
+    infinite, finite = torch.where(got.isinf(), got, want), torch.where(got.isinf(), want, got).to(exact.dtype)
     is_near = ((exact.abs() - largest).abs() <= noise) & (largest - finite.abs() <= noise)
     same_sign = (infinite.sign() == exact.sign()) & (infinite.sign() == finite.sign())
-    overflow = is_alone & is_near & same_sign
+    overflow = (got.isinf() ^ want.isinf()) & is_near & same_sign
+    on_the_way = ~want.isfinite() & got.isfinite() & (exact.abs() <= largest)
+    want = torch.where(on_the_way, exact.to(want.dtype), want)
     return got.masked_fill(overflow, 0), want.masked_fill(overflow, 0), exact.masked_fill(overflow, 0)
 
 

@@ -152,6 +152,47 @@ def test_rounding_past_the_largest_number_is_rounding():
     assert fast.report(*args).passed
 
 
+def products(x):
+    """Too large for float16 on the way, and in eager for good."""
+    return x * 2000 * 100 / 1000
+
+
+def of_exponentials(x):
+    """In float16 an infinity over another, or nothing over an infinity, in eager."""
+    e = x.exp()
+    return e / (e.sum() + 1)
+
+
+IN_FLOAT64 = {
+    "as it is": lambda y, out: y,
+    "a tenth too much": lambda y, out: y * 1.1,
+    "at other places": lambda y, out: y.flip(0),
+    "nothing": lambda y, out: torch.where(out.isfinite(), y, 0),
+    "the largest number": lambda y, out: torch.where(out.isfinite(), y, torch.finfo(y.dtype).max),
+}
+
+
+@pytest.mark.parametrize("alter", IN_FLOAT64)
+@pytest.mark.parametrize("fn", [products, of_exponentials])
+def test_what_leaves_the_range_of_its_type_in_eager_alone_is_compared_with_float64(fn, alter):
+    torch.manual_seed(0)
+    x = (torch.rand(2000) * 14).half()
+    assert not fn(x).isfinite().all()
+    exact = backend(lambda out, inputs: [IN_FLOAT64[alter](fn(inputs[0].double()).half(), out[0])])
+    if alter == "as it is":
+        assert aotkit.check(fn, x, backend=exact, partition="default").passed
+    else:
+        assert "output 0" in refused(fn, x, backend=exact)
+
+
+def test_what_fused_kernels_keep_in_range_is_no_fault(device):
+    x = (torch.rand(2000, device=device) * 14).half().requires_grad_()
+    fast = aotkit.compile(products, backend="inductor")
+    assert fast(x).isfinite().all()
+    assert not products(x).isfinite().all()
+    assert fast.report(x).passed
+
+
 def finite(y):
     return torch.where(y.isinf(), torch.finfo(y.dtype).max * y.sign(), y)
 

@@ -30,6 +30,7 @@ class Comparison:
         problem: how it differs, or None.
         undecided: how it differs, where there was no time to find out whether that is rounding.
         values: the name of the compared value, where only its elements differ: not its type or its size.
+        beyond: how many elements are finite, but not in eager, and were compared with float64.
     """
 
     what: str
@@ -38,13 +39,15 @@ class Comparison:
     problem: str | None = None
     undecided: str | None = None
     values: str | None = None
+    beyond: int = 0
 
     @property
     def agreement(self) -> str:
         """How near it is, in words."""
         if self.undecided is not None:
             return f"undecided: {self.undecided}"
-        return f"ok: largest difference {self.error:.3g}, allowed {self.allowed:.3g}" if self.error else "ok: equal"
+        near = f"largest difference {self.error:.3g}, allowed {self.allowed:.3g}" if self.error else "equal"
+        return f"ok: {near}" + (f"; {self.beyond} by float64, not finite in eager" if self.beyond else "")
 
 
 @dataclass

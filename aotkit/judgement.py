@@ -217,6 +217,7 @@ def _excused(doubt: Doubt, references: References, spread_of: Callable[[str], Sp
             got, want, _ = without_overflow(doubt.got, doubt.eager.value, exact, spread)
             again = compare_elements(c.what, got, want)
             c.error, c.allowed = again.error, again.allowed
+            c.beyond = int((doubt.got.isfinite() & ~doubt.eager.value.isfinite()).sum())
         c.problem, c.allowed = None, max(c.allowed, c.error)
     return c.problem is None
 

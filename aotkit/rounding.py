@@ -216,24 +216,28 @@ def _furthest(values: Tensor, exact: Tensor, want: Tensor) -> float:
 
 
 def without_overflow(got: Tensor, want: Tensor, exact: Tensor, spread: Spread) -> tuple[Tensor, Tensor, Tensor]:
-    """The compiled, eager's and the float64 value where rounding, or a type's range, made infinities in one of them.
+    """The compiled, eager's and the float64 value, with zeros where infinities in one of the first two are no fault.
 
-    Where eager alone left the range of its type on the way, as a product in float16 does that a fused kernel keeps in
-    float32, the float64 value stands for eager's. And there are zeros where one of the two overflowed by rounding: the
-    float64 value and the finite one are as near to the largest number of the type as rounding takes values, and at most
-    half of it away.
+    Eager alone left the range of its type on the way, as a product in float16 does that a fused kernel keeps in
+    float32, and the compiled value is near the float64 value. Or one of the two overflowed by rounding: the float64
+    value and the finite one are as near to the largest number of the type as rounding takes values, and at most half
+    of it away.
     """
     if want.is_complex() or _same_finite(got, want):
         return got, want, exact
     largest = torch.finfo(want.dtype).max
-    noise = tolerance(want.dtype) * largest + (2 * spread.jumps).clamp(max=largest / 2)
+    in_range = exact.abs() <= largest
+    on_the_way = ~want.isfinite() & got.isfinite() & in_range
+    allowed = allowed_difference(exact, want.dtype, magnitude(exact.masked_fill(~in_range, 0))) + 2 * spread.jumps
+    is_right = on_the_way & ((got.to(exact.dtype) - exact).abs() <= allowed)
+
     infinite, finite = torch.where(got.isinf(), got, want), torch.where(got.isinf(), want, got).to(exact.dtype)
+    noise = tolerance(want.dtype) * largest + (2 * spread.jumps).clamp(max=largest / 2)
     is_near = ((exact.abs() - largest).abs() <= noise) & (largest - finite.abs() <= noise)
     same_sign = (infinite.sign() == exact.sign()) & (infinite.sign() == finite.sign())
-    overflow = (got.isinf() ^ want.isinf()) & is_near & same_sign
-    on_the_way = ~want.isfinite() & got.isfinite() & (exact.abs() <= largest)
-    want = torch.where(on_the_way, exact.to(want.dtype), want)
-    return got.masked_fill(overflow, 0), want.masked_fill(overflow, 0), exact.masked_fill(overflow, 0)
+    overflow = (got.isinf() ^ want.isinf()) & ~on_the_way & is_near & same_sign
+    excused = is_right | overflow
+    return got.masked_fill(excused, 0), want.masked_fill(excused, 0), exact.masked_fill(excused, 0)
 
 
 def _same_finite(got: Tensor, want: Tensor) -> bool:

@@ -172,7 +172,7 @@ def short_call(compiled: Any, example_inputs: Sequence[Any]) -> Boxed:
     is_static = all(
         isinstance(x, Tensor) and all(type(n) is int for n in (*x.shape, *x.stride())) for x in example_inputs
     )
-    rewrite = functools.partial(_without_input_assertions, owner=compiled) if is_static else with_room_for_calls
+    rewrite = functools.partial(_without_input_assertions, owner=compiled) if is_static else _with_room
     rewritten = _rewritten(compiled, rewrite)
     if rewritten is None:
         return compiled  # type: ignore[no-any-return]
@@ -182,20 +182,20 @@ def short_call(compiled: Any, example_inputs: Sequence[Any]) -> Boxed:
         nonlocal accepts
         if accepts is not None and accepts(*inputs):
             return rewritten(inputs)
-        guard = tensor_guard(inputs)
+        guard = tensor_guard(inputs) if is_static else _anything
         results = compiled(inputs)  # asserts
         accepts = guard
         return results  # type: ignore[no-any-return]
 
-    def call_with_open_sizes(inputs: list[Any]) -> Sequence[Any]:
-        return rewritten(inputs)
-
-    run = call if is_static else call_with_open_sizes
-    run._boxed_call = True  # type: ignore[attr-defined]
-    run.compiled = compiled  # type: ignore[attr-defined]
+    call._boxed_call = True  # type: ignore[attr-defined]
     if is_static:
-        run.unchecked = rewritten  # type: ignore[attr-defined]
-    return run
+        call.unchecked = rewritten  # type: ignore[attr-defined]
+    return call
+
+
+def _anything(*inputs: Any) -> bool:
+    """Graphs with open sizes assert all that they need."""
+    return True
 
 
 def _rewritten(compiled: Any, rewrite: Callable[[MethodType], Boxed]) -> Boxed | None:
@@ -219,15 +219,23 @@ def _without_input_assertions(method: MethodType, owner: Any) -> MethodType:
         owner: to be kept alive with it.
     """
     code = method.__func__.__code__
-    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
-    end = next((i for i, line in enumerate(lines) if i and line.strip() and _indent(line) <= _indent(lines[0])), None)
-    source = textwrap.dedent("".join(lines[:end]))
-    source = "\n" * (code.co_firstlineno - 1) + _INPUT_ASSERTION.sub("pass", source)
+    source = "\n" * (code.co_firstlineno - 1) + _INPUT_ASSERTION.sub("pass", _source(method))
     namespace: dict[str, Any] = {}
     exec(compile(source, code.co_filename, "exec"), method.__func__.__globals__, namespace)
     function = namespace[code.co_name]
     function.compiled = owner
-    return with_room_for_calls(MethodType(function, method.__self__))
+    return with_room_for_calls(MethodType(function, method.__self__), source)
+
+
+def _with_room(method: MethodType) -> MethodType:
+    return with_room_for_calls(method, _source(method))
+
+
+def _source(method: MethodType) -> str:
+    code = method.__func__.__code__
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
+    end = next((i for i, line in enumerate(lines) if i and line.strip() and _indent(line) <= _indent(lines[0])), None)
+    return textwrap.dedent("".join(lines[:end]))
 
 
 def _indent(line: str) -> int:

@@ -1,6 +1,5 @@
 """A graph that makes many calls is as fast from any depth of the stack: CPython maps no memory for each of them."""
 
-import resource
 import sys
 
 import pytest
@@ -9,6 +8,7 @@ import torch
 import aotkit
 from aotkit.aot.call_frames import FEW_CALLS, with_room_for_calls
 
+resource = pytest.importorskip("resource")
 pytestmark = pytest.mark.skipif(not hasattr(resource, "RUSAGE_THREAD"), reason="page faults of a thread: Linux")
 
 DEPTHS = range(150)  # of frames that take more than 16 KiB together
@@ -40,26 +40,22 @@ def leaf(x, scale, deeper=8):
     return leaf(x, scale, deeper - 1) if deeper else x * scale
 
 
-WRITTEN: dict[str, object] = {"leaf": leaf}
-exec(  # as Inductor writes it
-    "def call(self, x):\n"
-    + "".join(f"    b{i} = leaf(x, scale=self.scale)\n" for i in range(CALLS))
-    + f"    return b{CALLS - 1}\n",
-    WRITTEN,
-)
+class Kernel:
+    run = staticmethod(leaf)
 
 
-class Runner:
-    scale = 2
-    call = WRITTEN["call"]
-
-    def short(self, x):
-        return x
+def runner(calls, line="kernel.run(x, scale=self.scale)"):
+    """A method as Inductor writes it, and its source."""
+    body = "".join(f"    b{i} = {line}\n" for i in range(calls))
+    source = f"def call(self, x):\n{body}    return b{calls - 1}\n"
+    written = {"kernel": Kernel}
+    exec(source, written)
+    return type("Runner", (), {"scale": 2, "call": written["call"]})().call, source
 
 
 def test_from_any_depth_no_memory_is_mapped_for_each_call():
-    method = Runner().call
-    roomy = with_room_for_calls(method)
+    method, source = runner(CALLS)
+    roomy = with_room_for_calls(method, source)
     assert roomy(3) == method(3) == 6
     assert roomy.__self__ is method.__self__
     assert most_faults(lambda: roomy(3)) < CALLS / 4
@@ -67,9 +63,11 @@ def test_from_any_depth_no_memory_is_mapped_for_each_call():
         assert most_faults(lambda: method(3)) >= CALLS
 
 
-def test_a_frame_with_few_calls_stays_as_it_is():
-    method = Runner().short
-    assert with_room_for_calls(method) is method
+@pytest.mark.parametrize(("calls", "line"), [(FEW_CALLS - 1, "kernel.run(x, scale=2)"), (CALLS, "min(x, 2)")])
+def test_a_frame_that_enters_python_seldom_stays_as_it_is(calls, line):
+    """To begin a chunk takes 10 us: as long as a small graph on a CPU, whose calls are all in C."""
+    method, source = runner(calls, line)
+    assert with_room_for_calls(method, source) is method
 
 
 @torch.library.custom_op("aotkit_tests::in_python", mutates_args=())

@@ -172,7 +172,7 @@ class CapturedGraph:
         assert pipeline.graphs is not None
         self.graphs, self.products = pipeline.graphs, pipeline.products
         self.graphs.input_names = (*aot.captured_names(gm), "seed")[: len(example_inputs) + self._seeded]
-        self._run = self._watched(pipeline, compiled)
+        self._run = self._way_in(pipeline, compiled, len(example_inputs) + self._seeded)
         if compiled.mutated:
             # AOTAutograd merges inputs that share memory; its numbers are others then.
             unmerged = len(compiled.metadata.input_info) == len(example_inputs) + self._seeded
@@ -205,13 +205,11 @@ class CapturedGraph:
                 f"{e}. Keep it out by torch.compiler.disable, or use on_error='eager' to run it uncompiled."
             ) from e
 
-    def _watched(self, pipeline: Pipeline, compiled: aot.Compiled) -> Callable[..., Sequence[Any]]:
-        name = self._recipe.name
-        has_backward = pipeline.graphs is not None and pipeline.graphs.backward is not None
-        unused = aot.unused_gradients(pipeline.gradient_uses, compiled)
+    def _way_in(self, pipeline: Pipeline, compiled: aot.Compiled, inputs: int) -> Callable[..., Sequence[Any]]:
+        way = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, inputs, self._recipe.name)
 
         def run(*inputs: Any) -> Sequence[Any]:
-            return aot.run_watched(compiled, (*inputs, *self._seed()), name, unused, has_backward=has_backward)
+            return way.call([*inputs, *self._seed()])
 
         return run
 

@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.aot import environment, pytree, random_state, random_states, without_saved_tensor_hooks
+from aotkit.aot import (
+    environment,
+    pytree,
+    random_state,
+    random_states,
+    without_compiled_autograd,
+    without_saved_tensor_hooks,
+)
 from aotkit.aot.environment import SWITCHED
 from aotkit.errors import TraceError
 from aotkit.input_copies import Change, copy_inputs
@@ -132,6 +139,7 @@ def _run_on_copies(
         unmoved(plan.generators),
         torch.set_grad_enabled(grad),
         without_saved_tensor_hooks(),
+        without_compiled_autograd(),
     ):
         if plan.seed is not None:
             torch.manual_seed(plan.seed)

@@ -66,6 +66,7 @@ class Entry:
             inputs = [*signature.tensors, *([new_seed()] if signature.seeded else ())]
             static = [*signature.static, True][: len(inputs)]
             pipeline.lasting = [*(isinstance(t, nn.Parameter) for t in signature.tensors), True]
+            pipeline.guarded = True  # by `accepts`
             compiled = aot.trace(flat, inputs, static, dynamic=recipe.dynamic, **pipeline.keywords())
         if (reason := aot.why_eager_outputs(compiled.metadata)) is not None:
             raise EagerOnly(reason)

@@ -39,6 +39,7 @@ class Pipeline:
     Attributes:
         strides: those of the function's outputs in eager, which whoever traces tells.
         lasting: which of the function's inputs are taken to keep their values until the backward pass; so, too.
+        guarded: whether each call is compared with the inputs that the forward graph was compiled for; so, too.
     """
 
     def __init__(self, graphs_of: functools.partial[Graphs], backend: Backend, partition: Partitioner) -> None:
@@ -56,6 +57,7 @@ class Pipeline:
         self._copied: list[str] = []
         self.strides: Sequence[Sequence[Any] | None] = ()
         self.lasting: Sequence[bool] = ()
+        self.guarded = False
 
     def keywords(self) -> dict[str, Any]:
         """Keyword arguments for AOTAutograd."""
@@ -139,8 +141,7 @@ class Pipeline:
             self._regions[role] = gm.meta["regions"]
         run = sparing_retained(run, donated)
         blame = functools.partial(self._blame, f"backend {self._backend_name!r}", role, kept)
-        # The guard of a call has compared the inputs of a forward graph with those it was compiled for.
-        later = getattr(run, "unchecked", run) if role == "forward" else run
+        later = getattr(run, "unchecked", run) if role == "forward" and self.guarded else run
         self._compiled[role] = checked_once(run, later, kept, blame), kept
         return checked_once(run, run, kept, blame)
 

@@ -143,3 +143,53 @@ def test_what_is_saved_by_mixed_normalization_is_described_as_it_is(backend):
         op="call_function", target=torch.ops.aten.native_layer_norm.default
     )
     assert [[v.dtype for v in n.meta["val"][1:]] for n in nodes] in ([], [[torch.float32, torch.float32]])
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return x + self.linear(self.norm(x)).relu()
+
+
+class Dropping(nn.Module):
+    """Each layer is a graph of its own: whether it is left out depends on a random number."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            if torch.rand([]) < 2:
+                x = layer(x)
+        return x.sum()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo looks at what a piece is given
+def test_pieces_of_a_model_are_entered_as_what_is_traced_directly():
+    """Not through AOTAutograd's wrappers, which take longer than the kernels of a small layer."""
+    module, x = Dropping(), torch.ones(2, 3)
+    direct = aotkit.compile(module.layers[0], backend="nop", capture="aot")
+    pieces = aotkit.compile(module.layers[1], backend="nop", capture="dynamo")
+    dropping = aotkit.compile(module, backend="nop")
+    for _ in range(2):
+        assert direct(x).grad_fn.name() == pieces(x).grad_fn.name() == "CompiledBackward"
+        loss = dropping(x)
+        (last, _), *_ = loss.grad_fn.next_functions
+        assert last.name() == "CompiledBackward"
+        loss.backward()
+
+
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+def test_compiled_autograd_takes_the_backward_graph(capture):
+    """It knows AOTAutograd's node, and none in C++ that does not describe itself."""
+    module, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)), torch.ones(3, 4)
+    want = torch.autograd.grad(module(x).sum(), list(module.parameters()))
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        loss = aotkit.compile(module, backend="nop", capture=capture)(x).sum()
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+            loss.backward()
+    torch.testing.assert_close([p.grad for p in module.parameters()], list(want))

@@ -15,7 +15,7 @@ from aotkit.aot.alone import (
     without_autocast,
 )
 from aotkit.aot.apart import Apart
-from aotkit.aot.backward import gradient_uses, run_watched, unused_gradients
+from aotkit.aot.backward import gradient_uses
 from aotkit.aot.changing_inputs import copy_changing_inputs, drop_unsaved_copies
 from aotkit.aot.decompositions import core_decompositions
 from aotkit.aot.donation import donated_inputs, sparing_retained
@@ -44,6 +44,7 @@ from aotkit.aot.environment import (
     no_other_randomness,
     random_state,
     why_eager,
+    without_compiled_autograd,
     without_saved_tensor_hooks,
 )
 from aotkit.aot.fakes import Fakes
@@ -170,7 +171,6 @@ __all__ = [
     "random_state",
     "random_states",
     "relay",
-    "run_watched",
     "save_viewed_inputs",
     "scalars_on",
     "separate_gradients",
@@ -185,12 +185,12 @@ __all__ = [
     "tensor_kind",
     "trace",
     "uncompiled_graph",
-    "unused_gradients",
     "way_in",
     "why_eager",
     "why_eager_outputs",
     "why_eager_tensor",
     "with_seed",
     "without_autocast",
+    "without_compiled_autograd",
     "without_saved_tensor_hooks",
 ]

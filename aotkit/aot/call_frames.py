@@ -12,7 +12,7 @@ from types import FunctionType, MethodType
 CHUNK = 16 * 1024 // 8  # in slots of frames, which are pointers
 # Kernels that Triton launches and PyTorch's operators enter functions in Python; all else that a graph calls is in C.
 ENTERS_PYTHON = re.compile(r"(\.run|\btorch\.ops\.[\w.]+)\(")
-# To begin a chunk takes as long as one call that is hit, 10 us, and about one frame in twenty is.
+# To begin a chunk takes as long as one call that is hit, 8 us, and about one frame in twenty is.
 FEW_CALLS = 32
 
 

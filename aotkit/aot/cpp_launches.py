@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from aotkit.aot import native
+from aotkit.aot.alignment import within_alignment
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 CPP_LAUNCH = 1 / 3  # of the host's time that a launch from Python takes
@@ -58,14 +59,3 @@ def _entry(compiled: Any) -> tuple[Any, Sequence[int]] | None:
     if nonlocals.keys() != {"f"} or not inspect.isbuiltin(entry) or not names <= _NAMES:
         return None
     return entry, alignment.get("inputs_to_check", ())
-
-
-def within_alignment(entry: Any) -> tuple[Any, dict[str, Any]]:
-    """What torch's `align_inputs_from_check_idxs` stands around, if it made `entry`, and its other arguments.
-
-    On CUDA, it copies misaligned inputs of a graph.
-    """
-    parts = dict(inspect.getclosurevars(entry).nonlocals) if inspect.isfunction(entry) else {}
-    if parts.keys() == {"model", "inputs_to_check", "mutated_input_idxs"}:
-        return parts.pop("model"), parts
-    return entry, {}

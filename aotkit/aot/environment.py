@@ -276,6 +276,15 @@ def without_saved_tensor_hooks() -> AbstractContextManager[Any]:
     return saved_tensors_hooks(lambda t: t, lambda t: t)
 
 
+def without_compiled_autograd() -> AbstractContextManager[Any]:
+    """Keep torch's compiled autograd, if it is on, from what runs inside.
+
+    A call of a function that Dynamo compiles is inside of it where `torch._dynamo.config.compiled_autograd` is set.
+    """
+    module: Any = sys.modules.get("torch._dynamo.compiled_autograd")
+    return module._disable() if module is not None and module.compiled_autograd_enabled else nullcontext()
+
+
 def current_stream(device: torch.device) -> int:
     """The stream of a CUDA device on which this thread works; `torch.cuda.current_stream` makes an object of it."""
     return int(torch._C._cuda_getCurrentRawStream(device.index))

@@ -23,13 +23,14 @@ from torch import Tensor
 from torch._inductor import compile_fx
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
-from torch._inductor.utils import align_inputs_from_check_idxs, get_donated_idxs
+from torch._inductor.utils import get_donated_idxs
 from torch._inductor.virtualized import V
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
+from aotkit.aot.alignment import aligned, within_alignment
 from aotkit.aot.call_frames import with_room_for_calls
-from aotkit.aot.cpp_launches import CPP_LAUNCH, launched_graph, within_alignment
+from aotkit.aot.cpp_launches import CPP_LAUNCH, launched_graph
 from aotkit.aot.cpu_numbers import leave_numbers_to_kernels
 from aotkit.aot.eight_bits import with_right_bytes
 from aotkit.aot.half_gelu import realize_opcount_threshold, with_half_gelu
@@ -169,33 +170,43 @@ def short_call(compiled: Any, example_inputs: Sequence[Any]) -> Boxed:
     `example_inputs`. It is absent if the graph has open sizes. The result is `compiled` itself if it was compiled in a
     way that is not known here.
     """
-    is_static = all(
-        isinstance(x, Tensor) and all(type(n) is int for n in (*x.shape, *x.stride())) for x in example_inputs
-    )
-    rewrite = functools.partial(_without_input_assertions, owner=compiled) if is_static else _with_room
-    rewritten = _rewritten(compiled, rewrite)
-    if rewritten is None:
-        return compiled  # type: ignore[no-any-return]
+    if all(isinstance(x, Tensor) and all(type(n) is int for n in (*x.shape, *x.stride())) for x in example_inputs):
+        rewritten = _rewritten(compiled, functools.partial(_without_input_assertions, owner=compiled))
+        return compiled if rewritten is None else _guarded(rewritten, compiled)
+    rewritten = _rewritten(compiled, _with_room)  # with its assertions: they tell open sizes, too
+    return compiled if rewritten is None else _after_the_first(rewritten, compiled)
+
+
+def _guarded(rewritten: Boxed, compiled: Any) -> Boxed:
+    """Calls the first where the inputs are what they were when the second asserted that they are right."""
     accepts: Callable[..., bool] | None = None
 
     def call(inputs: list[Any]) -> Sequence[Any]:
         nonlocal accepts
         if accepts is not None and accepts(*inputs):
             return rewritten(inputs)
-        guard = tensor_guard(inputs) if is_static else _anything
-        results = compiled(inputs)  # asserts
+        guard = tensor_guard(inputs)
+        results = compiled(inputs)
         accepts = guard
         return results  # type: ignore[no-any-return]
 
     call._boxed_call = True  # type: ignore[attr-defined]
-    if is_static:
-        call.unchecked = rewritten  # type: ignore[attr-defined]
+    call.unchecked = rewritten  # type: ignore[attr-defined]
     return call
 
 
-def _anything(*inputs: Any) -> bool:
-    """Graphs with open sizes assert all that they need."""
-    return True
+def _after_the_first(rewritten: Boxed, compiled: Any) -> Boxed:
+    """Calls the second once, which prepares what it needs, then the first."""
+    run: Boxed = compiled
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        nonlocal run
+        results = run(inputs)
+        run = rewritten
+        return results
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
 
 
 def _rewritten(compiled: Any, rewrite: Callable[[MethodType], Boxed]) -> Boxed | None:
@@ -207,7 +218,7 @@ def _rewritten(compiled: Any, rewrite: Callable[[MethodType], Boxed]) -> Boxed |
     called, alignment = within_alignment(compiled.current_callable)
     if called != method:
         return None
-    return align_inputs_from_check_idxs(rewrite(method), **alignment) if alignment else rewrite(method)
+    return aligned(rewrite(method), **alignment) if alignment else rewrite(method)
 
 
 def _without_input_assertions(method: MethodType, owner: Any) -> MethodType:

@@ -98,10 +98,16 @@ def why_not_lean(metadata: Any, graphs: CompiledGraphs, inputs: int) -> str | No
         metadata: AOTAutograd's, of the function.
         inputs: the number of its inputs.
     """
-    from torch._functorch._aot_autograd.schemas import OutputType
+    from torch._dynamo import config
+    from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
 
     if metadata is None:
         return "AOTAutograd told nothing about it"
+    wrapped = (*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta, *metadata.subclass_tangent_meta)
+    if any(isinstance(meta, SubclassCreationMeta) for meta in wrapped):
+        return "an input, an output or a gradient is a tensor subclass around others"
+    if config.compiled_autograd:
+        return "compiled autograd is on, which knows AOTAutograd's nodes but not ours"
     if any(info.mutates_data or info.mutates_metadata for info in metadata.input_info):
         return "it mutates an input"
     plain = (OutputType.non_alias, OutputType.unsafe_view_alias)

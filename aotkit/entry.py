@@ -88,7 +88,8 @@ class Entry:
         self._layouts = compiled.layouts
         self.way_in = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, len(inputs), recipe.name)
         self._seeded = signature.seeded
-        self.run_graphs = aot.with_seed(self.way_in.call) if signature.seeded else self.way_in.call
+        call = _refusing(self.way_in.call, compiled.leaf_mutated) if compiled.leaf_mutated else self.way_in.call
+        self.run_graphs = aot.with_seed(call) if signature.seeded else call
         self.rebuild = outputs.rebuilder()
         self.seconds = time.monotonic() - start
 
@@ -149,6 +150,17 @@ class Entry:
             threads=all(aot.has_torch_operators(gm) for gm in (self.graphs.forward, self.graphs.backward) if gm),
             limit=limit,
         )
+
+
+def _refusing(call: Callable[[list[Tensor]], Sequence[Any]], mutated: Sequence[int]) -> Callable[..., Sequence[Any]]:
+    """The same, where none of the inputs that it mutates is one that eager refuses to."""
+
+    def refusing(tensors: list[Tensor]) -> Sequence[Any]:
+        if torch.is_grad_enabled():
+            aot.refuse_leaf_mutation([tensors[i] for i in mutated])
+        return call(tensors)
+
+    return refusing
 
 
 def _refuse_leaf_mutation(recipe: Recipe, mutated: Sequence[Tensor]) -> None:

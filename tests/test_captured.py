@@ -168,7 +168,7 @@ class Dropping(nn.Module):
         return x.sum()
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo looks at what a piece is given
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo looks at what it is given
 def test_pieces_of_a_model_are_entered_as_what_is_traced_directly():
     """Not through AOTAutograd's wrappers, which take longer than the kernels of a small layer."""
     module, x = Dropping(), torch.ones(2, 3)
@@ -193,3 +193,110 @@ def test_compiled_autograd_takes_the_backward_graph(capture):
         with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
             loss.backward()
     torch.testing.assert_close([p.grad for p in module.parameters()], list(want))
+
+
+class Clipped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x):
+        self.linear.weight.data.clamp_(-0.1, 0.1)
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("tier", ["0", ""])
+def test_weights_may_be_changed_behind_autograds_back(tier, monkeypatch):
+    monkeypatch.setenv("AOTKIT_NATIVE", tier)
+    module, x = Clipped(), torch.ones(1, 3)
+    compiled = aotkit.compile(module, backend="nop", capture="dynamo", check=False)
+    for _ in range(3):
+        nn.init.ones_(module.linear.weight)
+        assert torch.equal(compiled(x), module(x))
+        assert (module.linear.weight == 0.1).all()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo looks at what it is given
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+def test_inputs_that_overlap_and_are_mutated_are_not_taken_for_leaves(capture):
+    def function(w, a, b):
+        total = (w * w).sum()
+        a.mul_(2)
+        return total + b.sum() + a.sum()
+
+    def inputs():
+        memory = torch.ones(8, requires_grad=True) * 1
+        return torch.ones(3, requires_grad=True), memory[:5], memory[2:]
+
+    compiled = aotkit.compile(function, backend="nop", capture=capture)
+    for _ in range(2):
+        assert torch.equal(compiled(*inputs()), function(*inputs()))
+
+
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+@pytest.mark.parametrize("tier", ["0", ""])
+def test_a_function_may_enable_gradients_itself(capture, tier, monkeypatch):
+    monkeypatch.setenv("AOTKIT_NATIVE", tier)
+
+    def function(x):
+        with torch.enable_grad():
+            return (x * x).sin()
+
+    compiled = aotkit.compile(function, backend="nop", capture=capture)
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(2):
+        with torch.no_grad():
+            got, want = compiled(x), function(x)
+            assert not torch.is_grad_enabled()
+        assert torch.equal(*(torch.autograd.grad(y.sum(), x)[0] for y in (got, want)))
+
+
+class Waiting(torch.Tensor):
+    """As torch's AsyncCollectiveTensor: a gradient that another process is about to send."""
+
+    def __coerce_same_metadata_as_tangent__(self, expected, expected_type=None):
+        return self.as_subclass(torch.Tensor) if expected_type is torch.Tensor else None
+
+
+class SendsBack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return (gradient * 2).as_subclass(Waiting)
+
+
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+@pytest.mark.parametrize("tier", ["0", ""])
+def test_gradients_that_other_processes_send_are_waited_for(capture, tier, monkeypatch):
+    monkeypatch.setenv("AOTKIT_NATIVE", tier)
+    compiled = aotkit.compile(torch.sin, backend="nop", capture=capture)
+    x = torch.ones(3, requires_grad=True)
+    (got,) = torch.autograd.grad(SendsBack.apply(compiled(x)).sum(), x)
+    assert torch.equal(got, 2 * x.cos())
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo looks at what it is given
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+@pytest.mark.parametrize("tier", ["0", ""])
+def test_a_backend_may_return_an_input(capture, tier, monkeypatch):
+    """It has found that nothing is to be done; the caller's tensor keeps the history that it has."""
+    monkeypatch.setenv("AOTKIT_NATIVE", tier)
+
+    def simplifying(gm, example_inputs):
+        return lambda *inputs: (
+            [inputs[0]]
+            if len(inputs) == 1 and gm.graph.find_nodes(op="call_function", target=torch.ops.aten.clone.default)
+            else gm(*inputs)
+        )
+
+    compiled = aotkit.compile(torch.clone, backend=simplifying, capture=capture, check=False)
+    x = torch.ones(3, requires_grad=True) * 1
+    for _ in range(2):
+        before = x.grad_fn
+        y = compiled(x)
+        assert x.grad_fn is before
+        assert y is not x
+        assert torch.equal(torch.autograd.grad(y.sum() + x.sum(), x)[0], torch.full((3,), 2.0))

@@ -15,7 +15,7 @@ from aotkit.aot.alone import (
     without_autocast,
 )
 from aotkit.aot.apart import Apart
-from aotkit.aot.backward import gradient_uses
+from aotkit.aot.backward import gradient_uses, refuse_leaf_mutation
 from aotkit.aot.changing_inputs import copy_changing_inputs, drop_unsaved_copies
 from aotkit.aot.decompositions import core_decompositions
 from aotkit.aot.donation import donated_inputs, sparing_retained
@@ -170,6 +170,7 @@ __all__ = [
     "pytree_children",
     "random_state",
     "random_states",
+    "refuse_leaf_mutation",
     "relay",
     "save_viewed_inputs",
     "scalars_on",

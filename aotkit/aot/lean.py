@@ -14,7 +14,7 @@ from torch.autograd import Function
 from torch.fx import GraphModule
 
 from aotkit.aot import native
-from aotkit.aot.backward import SECOND_DERIVATIVE, refuse_leaf_mutation, run_watched, unused_gradients
+from aotkit.aot.backward import SECOND_DERIVATIVE, run_watched, unused_gradients
 from aotkit.aot.tensors import tensor_guard
 from aotkit.aot.tracing import Compiled
 from aotkit.errors import UnsupportedError
@@ -67,8 +67,6 @@ def way_in(compiled: Compiled, graphs: CompiledGraphs, uses: Sequence[frozenset[
     has_backward = graphs.backward is not None
 
     def wrapped(tensors: list[Tensor]) -> Sequence[Any]:
-        if compiled.leaf_mutated and torch.is_grad_enabled():
-            refuse_leaf_mutation([tensors[i] for i in compiled.leaf_mutated])
         return run_watched(compiled, tensors, name, unused, has_backward=has_backward)
 
     return WayIn(wrapped, reason, "Python")
@@ -199,7 +197,15 @@ def _differentiable_in_python(
         # Edges only to what gets a gradient: the others' nodes would run for nothing.
         return apply(inputs, *[inputs[i] for i in differentiated])  # type: ignore[no-any-return]
 
-    return call
+    if torch.is_grad_enabled():
+        return call
+
+    # The function itself enables gradients, and the guards see to it that it is called without.
+    def enabling(inputs: list[Tensor]) -> Sequence[Any]:
+        with torch.enable_grad():
+            return call(inputs)
+
+    return enabling
 
 
 class _Backward:
@@ -258,6 +264,11 @@ class _Backward:
         if tangent is None:
             return torch.empty_strided(size, stride, dtype=expected.dtype, device=expected.device).zero_()
         if type(tangent) not in (Tensor, torch.nn.Parameter):
+            # What waits for another process has a plain tensor to give: `AsyncCollectiveTensor`.
+            coerce = getattr(tangent, "__coerce_same_metadata_as_tangent__", None)
+            plain = coerce(None, Tensor) if coerce is not None else None
+            if type(plain) is Tensor:
+                return self._coerced(plain, expected)
             raise UnsupportedError(
                 f"the backward of {self._name!r} was given a gradient of type {type(tangent).__name__}; its compiled "
                 "graph takes plain tensors. Convert it, or call the uncompiled function, its `__wrapped__`."

@@ -117,8 +117,8 @@ def trace(
         # The result refers to the module, which must not keep the tensors of the first call alive.
         module.fn = None
     if not dynamic:
-        return _compiled(call, context.fw_metadata, None)
-    compiled = _compiled(call, context.fw_metadata, _shape_guard(shape_env, fakes))
+        return _compiled(call, context.fw_metadata, None, len(fakes))
+    compiled = _compiled(call, context.fw_metadata, _shape_guard(shape_env, fakes), len(fakes))
     return replace(compiled, layouts=_other_layouts(shape_env, fakes))
 
 
@@ -129,7 +129,7 @@ def compile_captured(gm: GraphModule, example_inputs: Sequence[Any], **compilers
     with settings():
         call = _aot(gm, example_inputs, **compilers)
     context = TracingContext.try_get()
-    return _compiled(call, context.fw_metadata if context else None, None)
+    return _compiled(call, context.fw_metadata if context else None, None, len(example_inputs))
 
 
 class _Flat(nn.Module):
@@ -173,7 +173,7 @@ def settings() -> Iterator[None]:
         yield
 
 
-def _compiled(call: Callable[..., Any], metadata: Any, guard: Callable[..., bool] | None) -> Compiled:
+def _compiled(call: Callable[..., Any], metadata: Any, guard: Callable[..., bool] | None, inputs: int) -> Compiled:
     if metadata is None:
         return Compiled(call, (), (), guard, ())
     # Else torch refuses to retain a graph, which `sparing_retained` allows.
@@ -183,7 +183,8 @@ def _compiled(call: Callable[..., Any], metadata: Any, guard: Callable[..., bool
         if info.mutates_data or info.mutates_metadata:
             mutated.append(i)
             hidden = info.mutations_hidden_from_autograd or info.mutations_under_no_grad_or_inference_mode
-            if info.requires_grad and info.mutates_data and not hidden:
+            # AOTAutograd merges inputs that share memory; its numbers are others then.
+            if info.requires_grad and info.mutates_data and not hidden and len(metadata.input_info) == inputs:
                 leaves.append(i)
     tangents, own_output = _tangent_outputs(metadata), _own_output(metadata)
     return Compiled(call, mutated, leaves, guard, tangents, metadata, own_output=own_output)

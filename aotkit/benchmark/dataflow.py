@@ -9,6 +9,7 @@ from torch.fx import GraphModule, Node
 
 from aotkit.aot import pytree
 from aotkit.aot.effects import changes_inputs
+from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import flops
 from aotkit.benchmark.operator_costs import is_barrier
 from aotkit.inspection.memory import Memory, memories
@@ -24,12 +25,14 @@ class Step:
         writes: what it makes.
         flops: of matrix products, convolutions and attention.
         alone: whether it is a kernel that others cannot be fused with.
+        pointwise: whether each element of it can be computed by itself, in any kernel that reads its sources.
     """
 
     reads: Mapping[tuple[Hashable, Memory], int]
     writes: Sequence[Memory]
     flops: int
     alone: bool
+    pointwise: bool = False
 
     @cached_property
     def sources(self) -> dict[Memory, int]:
@@ -79,7 +82,8 @@ def dataflow(gm: GraphModule, given: Sequence[Sequence[Memory]] = ()) -> Dataflo
             flow.constants += made
         elif made or changes_inputs(node):
             work = flops(node)
-            flow.steps.append(Step(_reads(node, known), made, work, is_barrier(node, work)))
+            alone = is_barrier(node, work)
+            flow.steps.append(Step(_reads(node, known), made, work, alone, is_pointwise(node) and not alone))
     return flow
 
 

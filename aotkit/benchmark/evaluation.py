@@ -64,7 +64,7 @@ def evaluate(
     return Evaluation(
         saved_bytes=sum(memory.nbytes for memory in set(_flat(saved)) - elsewhere),
         peak_bytes=peak_bytes(fw.steps, bw.steps, **rest),
-        fused_peak_bytes=peak_bytes(*kernels, **rest, in_place=True),
+        fused_peak_bytes=peak_bytes(fuse(fw, again=False), fuse(bw, again=False), **rest, in_place=True),
         kernels=sum(map(len, kernels)),
         seconds={name: sum(seconds(k, device) for k in kernels) for name, device in devices.items()},
         redrawn=sum(map(is_random, _again(forward, backward))),

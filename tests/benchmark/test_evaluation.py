@@ -168,6 +168,31 @@ def test_kernels_end_where_a_matrix_product_begins():
     assert [bytes_moved(kernel) for kernel in kernels] == [2 * UNIT, 3 * UNIT, UNIT + 4 * SIDE]
 
 
+def test_a_kernel_computes_again_what_it_has_the_sources_of():
+    """`x + b`, of a small `b`, is needed before and after the product, by kernels that read `x` for other reasons."""
+    with fake_tensors():
+        x, w, b = (torch.zeros(*shape, requires_grad=True) for shape in [(SIDE, SIDE), (SIDE, SIDE), (SIDE,)])
+
+    def fn(x, w, b):
+        moved = x + b
+        return (moved.sin() @ w) * moved * x
+
+    forward, _ = partition_copy(saving(), joint_graph(Module(fn), [x, w, b]))
+    row = 4 * SIDE
+    assert [bytes_moved(kernel) for kernel in fuse(dataflow(forward))] == [2 * UNIT + row, 3 * UNIT, 3 * UNIT + row]
+    as_written = [bytes_moved(kernel) for kernel in fuse(dataflow(forward), again=False)]
+    assert as_written == [3 * UNIT + row, 3 * UNIT, 4 * UNIT]
+
+
+def test_what_would_have_to_be_read_in_its_place_is_not_less():
+    def fn(x, y, w):
+        both = x + y
+        return (both.sin() @ w) * both
+
+    forward, _ = partition_copy(saving(), joint_of(fn, 3))
+    assert [bytes_moved(kernel) for kernel in fuse(dataflow(forward))] == [4 * UNIT, 3 * UNIT, 3 * UNIT]
+
+
 def test_only_what_is_looked_at_is_read():
     with fake_tensors():
         table, index = torch.zeros(1000, 8, requires_grad=True), torch.zeros(4, dtype=torch.long)

@@ -14,6 +14,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <memory>
 #include <type_traits>
 #include <vector>
@@ -178,6 +179,8 @@ PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObj
     edges.push_back(impl::gradient_edge(THPVariable_Unpack(input)));
   }
   node->set_next_edges(std::move(edges));
+  PyObject** first = PySequence_Fast_ITEMS(given);
+  const std::vector<PyObject*> inputs(first, first + PyList_GET_SIZE(given));  // the graph may empty the list
   Object results;
   {
     const at::AutoGradMode no_grad(false);
@@ -190,8 +193,16 @@ PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObj
   for (Py_ssize_t i = 0; i < outputs; ++i) {
     const at::Tensor& tensor = values.tensor(i);
     const auto number = node->add_input_metadata(tensor);
-    if ((*self->differentiable)[i]) impl::set_gradient_edge(tensor, {node, number});
-    PyTuple_SET_ITEM(returned.ptr(), i, Py_NewRef(values[i]));
+    PyObject* result = Py_NewRef(values[i]);
+    PyTuple_SET_ITEM(returned.ptr(), i, result);
+    if (!(*self->differentiable)[i]) continue;
+    if (std::find(inputs.begin(), inputs.end(), result) == inputs.end()) {
+      impl::set_gradient_edge(tensor, {node, number});
+    } else {  // a backend that found nothing to do; the caller's tensor keeps its own edge
+      const at::Tensor own = tensor.detach();
+      impl::set_gradient_edge(own, {node, number});
+      PyTuple_SetItem(returned.ptr(), i, THPVariable_Wrap(own));
+    }
   }
   for (Py_ssize_t i = outputs; i < values.size(); ++i) compiled->save(values.tensor(i));
   return returned.release().ptr();

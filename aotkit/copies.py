@@ -149,7 +149,8 @@ def _run_on_copies(
                 raise TraceError(SWITCHED.format("the function"))
             mutated = [_version(x) != version for x, version in zip(inputs, versions, strict=True)]
             results = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor)]
-            results += [x for x, m in zip(inputs, mutated, strict=True) if m]
+            # A leaf has no history, whatever changed its values: `weight.data`, which counts no version up, or a graph.
+            results += [x for x, m in zip(inputs, mutated, strict=True) if m and not x.is_leaf]
             roots = [t for t in results if t.requires_grad]
             with torch.set_grad_enabled(grad):
                 plan.before_backward()

@@ -39,7 +39,7 @@ class Storages:
                 raise TraceError(f"the function makes {name!r} larger than its storage, {ADVICE}")
 
 
-ADVICE = "which a compiled graph would not repeat. Do that outside of it, or use capture='dynamo'."
+ADVICE = "which a compiled graph would not repeat. Do that outside, or in a function under torch.compiler.disable."
 
 
 def _storage(tensor: Tensor) -> tuple[int, Any]:

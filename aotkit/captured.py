@@ -173,10 +173,7 @@ class CapturedGraph:
         self.graphs, self.products = pipeline.graphs, pipeline.products
         self.graphs.input_names = (*aot.captured_names(gm), "seed")[: len(example_inputs) + self._seeded]
         self._run = self._way_in(pipeline, compiled, len(example_inputs) + self._seeded)
-        if compiled.mutated:
-            # AOTAutograd merges inputs that share memory; its numbers are others then.
-            unmerged = len(compiled.metadata.input_info) == len(example_inputs) + self._seeded
-            self._mutated = compiled.mutated if unmerged else range(len(example_inputs))
+        self._mutated = compiled.mutated
         self._seconds = time.monotonic() - start
 
     def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Pipeline, aot.Compiled]:
@@ -205,8 +202,8 @@ class CapturedGraph:
                 f"{e}. Keep it out by torch.compiler.disable, or use on_error='eager' to run it uncompiled."
             ) from e
 
-    def _way_in(self, pipeline: Pipeline, compiled: aot.Compiled, inputs: int) -> Callable[..., Sequence[Any]]:
-        way = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, inputs, self._recipe.name)
+    def _way_in(self, pipeline: Pipeline, compiled: aot.Compiled, count: int) -> Callable[..., Sequence[Any]]:
+        way = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, count, self._recipe.name)
 
         def run(*inputs: Any) -> Sequence[Any]:
             return way.call([*inputs, *self._seed()])

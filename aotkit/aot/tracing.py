@@ -62,7 +62,7 @@ class Compiled:
 
     Attributes:
         call: takes the flat tensors, returns the flat outputs.
-        mutated: indices of the inputs that it mutates.
+        mutated: indices of the inputs that it mutates; all, where AOTAutograd does not tell which.
         leaf_mutated: those that eager mode refuses to mutate when they are leaves that require gradients.
         guard: for `dynamic=True`, whether other tensors satisfy the shape conditions recorded while tracing.
         tangents: for each tangent of the backward graph, the index of the autograd node's output it belongs to.
@@ -183,9 +183,10 @@ def _compiled(call: Callable[..., Any], metadata: Any, guard: Callable[..., bool
         if info.mutates_data or info.mutates_metadata:
             mutated.append(i)
             hidden = info.mutations_hidden_from_autograd or info.mutations_under_no_grad_or_inference_mode
-            # AOTAutograd merges inputs that share memory; its numbers are others then.
-            if info.requires_grad and info.mutates_data and not hidden and len(metadata.input_info) == inputs:
+            if info.requires_grad and info.mutates_data and not hidden:
                 leaves.append(i)
+    if mutated and len(metadata.input_info) != inputs:  # it has merged inputs that share memory: other numbers
+        mutated, leaves = list(range(inputs)), []
     tangents, own_output = _tangent_outputs(metadata), _own_output(metadata)
     return Compiled(call, mutated, leaves, guard, tangents, metadata, own_output=own_output)
 

@@ -103,6 +103,7 @@ class CapturedGraph:
 
     def __init__(self, gm: GraphModule, recipe: Recipe, fall_back: Callable[[AotkitError], None]) -> None:
         self._gm = aot.uncompiled_graph(gm)
+        self._assigned = aot.assigned_data(gm)  # the inputs to which it gives other storages, as the function does
         self._recipe = recipe
         self._fall_back = fall_back
         self._run: Callable[..., Sequence[Any]] = self._gm
@@ -179,6 +180,7 @@ class CapturedGraph:
     def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Pipeline, aot.Compiled]:
         pipeline = self._recipe.pipeline()
         pipeline.strides = aot.strides_of_captured(gm)
+        pipeline.assigns_data = bool(self._assigned)
         pipeline.lasting = [*(isinstance(x, nn.Parameter) for x in example_inputs), True]  # the last is the seed
         inputs = list(example_inputs)
         shared = self._recipe.random == "shared"
@@ -232,7 +234,7 @@ class CapturedGraph:
                 values = list(inputs)
                 for i, copied in zip(where, copies, strict=True):
                     values[i] = copied
-                storages = Storages(copies if names else (), names)
+                storages = Storages(copies if names else (), names, [input_names[i] for i in self._assigned])
                 results = list(fn(*values))
                 storages.verify()
                 return results

@@ -9,6 +9,7 @@ from torch.fx import GraphModule
 
 from aotkit.aot import (
     CompiledGraphs,
+    assigning,
     copy_changing_inputs,
     copy_graph,
     copy_saved_mutated_inputs,
@@ -20,6 +21,7 @@ from aotkit.aot import (
     keep_copies,
     outside_fake_mode,
     promise_strides,
+    return_new_storages,
     save_viewed_inputs,
     separate_gradients,
     sparing_retained,
@@ -40,6 +42,7 @@ class Pipeline:
         strides: those of the function's outputs in eager, which whoever traces tells.
         lasting: which of the function's inputs are taken to keep their values until the backward pass; so, too.
         guarded: whether each call is compared with the inputs that the forward graph was compiled for; so, too.
+        assigns_data: whether the function assigns an input's `.data`, which AOTAutograd takes in graphs alone; so, too.
     """
 
     def __init__(self, graphs_of: functools.partial[Graphs], backend: Backend, partition: Partitioner) -> None:
@@ -58,6 +61,7 @@ class Pipeline:
         self.strides: Sequence[Sequence[Any] | None] = ()
         self.lasting: Sequence[bool] = ()
         self.guarded = False
+        self.assigns_data = False
 
     def keywords(self) -> dict[str, Any]:
         """Keyword arguments for AOTAutograd."""
@@ -68,7 +72,7 @@ class Pipeline:
             "bw_compiler": functools.partial(self._compile, backend.bw_compiler or fw, "backward"),
             "inference_compiler": functools.partial(self._forward, backend.inference_compiler or fw),
             "partition_fn": self._cut,
-            "keep_inference_input_mutations": backend.writes_inputs,
+            "keep_inference_input_mutations": backend.writes_inputs or self.assigns_data,
             "decompositions": dict(_table(backend.decompositions)),
         }
 
@@ -125,8 +129,9 @@ class Pipeline:
             forward=copy_graph(gm), joint=self._joint, backward=self._backward, num_outputs=num_outputs,
             regions=self._regions, copied=self._copied,
         )  # fmt: skip
+        replaced = return_new_storages(gm) if self.assigns_data else ()
         promise_strides(gm, num_outputs, self.strides)
-        return self._compile(compiler, "forward", gm, example_inputs)
+        return assigning(self._compile(compiler, "forward", gm, example_inputs), replaced)
 
     def _compile(self, compiler: GraphCompiler, role: str, gm: GraphModule, example_inputs: Sequence[Tensor]) -> Boxed:
         kept = copy_graph(gm)

@@ -1,6 +1,6 @@
 """Functions that free, enlarge or replace the memory of their inputs, which graphs cannot repeat."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -14,10 +14,11 @@ class Storages:
 
     Args:
         names: one for each tensor, for messages.
+        replaced: the names of those that may get another storage.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], names: Sequence[str]) -> None:
-        pairs = zip(tensors, names, strict=True)
+    def __init__(self, tensors: Sequence[Tensor], names: Sequence[str], replaced: Collection[str] = ()) -> None:
+        pairs = [(t, name) for t, name in zip(tensors, names, strict=True) if name not in replaced]
         self._before = [(t, name, _storage(t), t.shape) for t, name in pairs if aot.has_storage(t)]
 
     def verify(self) -> None:

@@ -64,6 +64,7 @@ from aotkit.aot.graphs import (
 )
 from aotkit.aot.joint import JOINT_TAGS, are_alike, partition_alone, tangents_of
 from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
+from aotkit.aot.new_storages import assigned_data, assigning, return_new_storages
 from aotkit.aot.output_strides import keep_strides, promise_strides, strides_of, strides_of_captured
 from aotkit.aot.own_copies import keep_copies
 from aotkit.aot.relays import if_on_cpu, relay, with_seed
@@ -116,6 +117,8 @@ __all__ = [
     "SharedRandom",
     "TensorReads",
     "are_alike",
+    "assigned_data",
+    "assigning",
     "boxed",
     "captured_copy",
     "captured_names",
@@ -172,6 +175,7 @@ __all__ = [
     "random_states",
     "refuse_leaf_mutation",
     "relay",
+    "return_new_storages",
     "save_viewed_inputs",
     "scalars_on",
     "separate_gradients",

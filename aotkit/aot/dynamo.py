@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 from torch.utils.checkpoint import checkpoint
 
 from aotkit.aot.graphs import copy_graph
+from aotkit.aot.new_storages import assign_data
 from aotkit.aot.shared_random import SharedRandom
 from aotkit.errors import AotkitError, TraceError, UnknownNameError
 from aotkit.objects import is_installed
@@ -223,13 +224,14 @@ def drawing_shared(gm: GraphModule, seeded: bool) -> GraphModule:
 
 
 def uncompiled_graph(gm: GraphModule) -> GraphModule:
-    """A copy of a graph that Dynamo captured, for running it as it is.
+    """A copy of a graph that Dynamo captured, for running it as the function does.
 
     Dynamo's own checkpoint operator leaves it to the compiler to draw the same random numbers again.
     """
     gm = copy_graph(gm)
     for node in gm.graph.find_nodes(op="call_function", target=torch.ops.higher_order.tag_activation_checkpoint):
         node.target = _checkpoint
+    assign_data(gm)
     gm.recompile()
     return gm
 

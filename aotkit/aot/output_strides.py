@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._pytree import tree_leaves
 
 from aotkit.aot.graph_modules import renew_code
+from aotkit.aot.new_storages import IS_NEW_STORAGE
 
 aten = torch.ops.aten
 _OTHER_DIMENSIONS = {aten.permute.default, aten.transpose.int, aten.view.default, aten._unsafe_view.default}
@@ -40,7 +41,7 @@ def promise_strides(gm: GraphModule, num_outputs: int, of_outputs: Sequence[Sequ
         of_outputs: of the function's outputs, as far as they are known.
     """
     images = _images(gm.graph)
-    show_results(gm, lambda i, node: i < num_outputs or _has_own_layout(node, images))
+    show_results(gm, lambda i, node: i < num_outputs or IS_NEW_STORAGE in node.meta or _has_own_layout(node, images))
     gm.graph.output_node().meta[PROMISED] = _by_result(of_outputs)
     keep_strides(gm)
 

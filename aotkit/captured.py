@@ -103,7 +103,8 @@ class CapturedGraph:
 
     def __init__(self, gm: GraphModule, recipe: Recipe, fall_back: Callable[[AotkitError], None]) -> None:
         self._gm = aot.uncompiled_graph(gm)
-        self._assigned = aot.assigned_data(gm)  # the inputs to which it gives other storages, as the function does
+        # The inputs to which it gives other storages, as the function does, and their strides, unless these are open.
+        self._assigned: Mapping[int, tuple[int, ...] | None] = {}
         self._recipe = recipe
         self._fall_back = fall_back
         self._run: Callable[..., Sequence[Any]] = self._gm
@@ -127,7 +128,7 @@ class CapturedGraph:
         if (call := ran.get()) is not None:
             call.pieces.append(self)
             again = call.again
-        if (reason := self._eager or (self._why_other_memory(inputs) if self._mutated else None)) is not None:
+        if (reason := self._eager or (self._why_other_inputs(inputs) if self._mutated else None)) is not None:
             return self._run_eagerly(reason, inputs)
         if (self.is_unchecked or again) and self.graphs is not None and self.error is None:
             try:
@@ -147,8 +148,11 @@ class CapturedGraph:
             call.eager.append(reason)
         return self._gm(*inputs)  # type: ignore[no-any-return]
 
-    def _why_other_memory(self, inputs: Sequence[Any]) -> str | None:
-        """Why the graph would be wrong for inputs that share memory as these do, if it would."""
+    def _why_other_inputs(self, inputs: Sequence[Any]) -> str | None:
+        """Why the graph would be wrong for these inputs, if it would, though Dynamo's guards accept them."""
+        # Before torch 2.13, these expect what the function leaves.
+        if any(inputs[i].stride() != strides for i, strides in self._assigned.items() if strides is not None):
+            return "it has assigned data with other strides than when TorchDynamo captured it"
         apart = self._are_apart(inputs)
         shared = () if apart else aot.mutation_pattern(inputs, self._mutated)
         if self._shared is None:
@@ -165,6 +169,8 @@ class CapturedGraph:
     def compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> None:
         """Compile it, with a seed as one more input if it draws shared random numbers."""
         start = time.monotonic()
+        strides = {i: example_inputs[i].stride() for i in aot.assigned_data(gm)}
+        self._assigned = {i: s if all(type(n) is int for n in s) else None for i, s in strides.items()}
         try:
             pipeline, compiled = self._compiled(gm, example_inputs)
         except SeedNeeded:

@@ -395,7 +395,8 @@ class Queue(torch.nn.Module):
 )
 def test_a_copy_of_an_input_outlives_it(copies, backend, partitioner):
     """torch.compile gives wrong gradients for the first."""
-    x, queue = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x, queue = torch.randn(4, 4, requires_grad=True, device=device), torch.randn(4, 4, device=device)
     want = torch.autograd.grad(copies(x, queue).sum(), x)
     outputs = aotkit.compile(copies, backend=backend, partition=partitioner)(x, queue)
     queue.zero_()

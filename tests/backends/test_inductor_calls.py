@@ -38,7 +38,7 @@ def compiled_graphs(function, *inputs, dynamic=False):
 
 def written(call):
     """The function that Inductor wrote; on CUDA, what copies misaligned inputs may stand around it."""
-    return inspect.getclosurevars(call).nonlocals["model"] if inspect.isfunction(call) else call
+    return inspect.getclosurevars(call).nonlocals["run"] if inspect.isfunction(call) else call
 
 
 def function(a, b):

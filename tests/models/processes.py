@@ -87,6 +87,7 @@ def rows(steps: Sequence[Step], options: dict[str, Any], limit: float, jobs: int
     running: list[_Child] = []
     found: dict[str, dict[str, Measured]] = defaultdict(dict)
     torch.set_num_threads(1)  # before any thread is there: a forked process has none of them
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # autograd has a thread for each device, and the steps run on the CPU
     prepare({child.step.library for child in waiting}, options)
     try:
         while waiting or running:

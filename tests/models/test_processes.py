@@ -23,12 +23,13 @@ def test_a_model_that_crashes_or_never_ends_costs_only_itself():
         zoo.add("endless", "torch", signal.pause)
         zoo.add("absent", "torch", signal.pause, "no_such_library")
         found = {}
-        for name, limit in {"crash": 600.0, "endless": 1.0, "absent": 1.0}.items():
+        for name, limit in {"mlp": 600.0, "crash": 600.0, "endless": 1.0, "absent": 1.0}.items():
             (found[name],) = processes.rows([zoo.steps()[name]], {"backend": "nop"}, limit, jobs=2)
-        print(json.dumps([found["crash"].ours.outcome, found["endless"].theirs.outcome, found["absent"].missing]))
+        ours = [found["mlp"].ours.outcome, found["crash"].ours.outcome]
+        print(json.dumps([*ours, found["endless"].theirs.outcome, found["absent"].missing]))
     """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE)
-    assert json.loads(done.stdout) == ["crashed", "no end", "no_such_library not installed"]
+    assert json.loads(done.stdout) == ["whole", "crashed", "no end", "no_such_library not installed"]
 
 
 def row(ours, theirs):

@@ -80,6 +80,17 @@ def boxed_call(run: Any) -> Boxed:
     return call
 
 
+def outside_dynamo(run: Boxed) -> Boxed:
+    """The same, whose Python Dynamo does not look at where a function that it captures calls it: in a backward pass."""
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def call(args: list[Any]) -> Sequence[Any]:
+        return run(args)
+
+    call._boxed_call = True
+    return call  # type: ignore[no-any-return]
+
+
 def results_of(gm: GraphModule) -> Sequence[Any]:
     """What a graph returns."""
     (output,) = gm.graph.find_nodes(op="output")

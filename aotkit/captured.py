@@ -66,9 +66,10 @@ class CapturedCompiler:
         self.__name__ = f"aotkit_{recipe.backend_name}_{recipe.partition_name}"
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
-        piece = CapturedGraph(gm, self._recipe, self.fall_back)
+        gm, attributes = aot.attributes_as_inputs(gm)
+        piece = CapturedGraph(gm, attributes, self._recipe, self.fall_back)
         try:
-            piece.compile(gm, example_inputs)
+            piece.compile(gm, [*example_inputs, *aot.as_traced(attributes, example_inputs)])
         except AotkitError as e:
             piece.fail(e)
         except Exception as e:
@@ -92,6 +93,9 @@ class CapturedCompiler:
 class CapturedGraph:
     """One piece of a function: runs it compiled, or eagerly after a failure.
 
+    Args:
+        attributes: tensors that its last inputs always are.
+
     Attributes:
         graphs: what was compiled.
         products: what the compilers made of them.
@@ -101,10 +105,17 @@ class CapturedGraph:
         ends_because: why Dynamo ended the graph where it did; None where the function ends.
     """
 
-    def __init__(self, gm: GraphModule, recipe: Recipe, fall_back: Callable[[AotkitError], None]) -> None:
+    def __init__(
+        self,
+        gm: GraphModule,
+        attributes: Sequence[Tensor],
+        recipe: Recipe,
+        fall_back: Callable[[AotkitError], None],
+    ) -> None:
         self._gm = aot.uncompiled_graph(gm)
         # The inputs to which it gives other storages, as the function does, and their strides, unless these are open.
         self._assigned: Mapping[int, tuple[int, ...] | None] = {}
+        self._attributes = attributes
         self._recipe = recipe
         self._fall_back = fall_back
         self._run: Callable[..., Sequence[Any]] = self._gm
@@ -122,6 +133,7 @@ class CapturedGraph:
         self.error: AotkitError | None = None
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
+        inputs = (*inputs, *self._attributes)
         if self.error is not None:
             self._fall_back(self.error)
         again = False
@@ -150,7 +162,7 @@ class CapturedGraph:
 
     def _why_other_inputs(self, inputs: Sequence[Any]) -> str | None:
         """Why the graph would be wrong for these inputs, if it would, though Dynamo's guards accept them."""
-        # Before torch 2.13, these expect what the function leaves.
+        # Before torch 2.13, the guards of an input expect the strides that the function leaves it with.
         if any(inputs[i].stride() != strides for i, strides in self._assigned.items() if strides is not None):
             return "it has assigned data with other strides than when TorchDynamo captured it"
         apart = self._are_apart(inputs)
@@ -252,7 +264,7 @@ class CapturedGraph:
         # Another thread could want TorchDynamo, which waits for this compilation.
         check = functools.partial(checker.check, plan=plan, threads=False)
         report = check(recipe.subject, names, compiled, eager, tensors, want)
-        if not report.passed:
+        if not report.passed and not self._assigned:  # which could not be traced again as it was
             from aotkit import culprit
 
             def attempt(other: Recipe, limit: Budget) -> CheckReport:

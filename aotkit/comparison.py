@@ -134,11 +134,12 @@ def compare(names: Sequence[str], got: Outcome, want: Outcome, layouts: bool = T
             found.append(compare_values(f"input {name} after the call", got.inputs[i], want.inputs[i]))
         elif got.checksums[i] != want.checksums[i]:
             found.append(Comparison(f"input {name} after the call", problem="was overwritten, which eager does not"))
-    for i, (mine, eagers) in enumerate(zip(got.memory, want.memory, strict=True)):
+    whose = [*(f"input {name} after the call" for name in names), *(f"output {i}" for i in range(len(want_leaves)))]
+    for what, mine, eagers in zip(whose, got.memory, want.memory, strict=True):
         for kind, j in sorted(mine ^ eagers):
             other = f"input {names[j]}" if kind == "input" else f"output {j}"
             shares = "shares memory with {}, eager's does not" if (kind, j) in mine else "does not share memory with {}"
-            found.append(Comparison(f"output {i}", problem=shares.format(other)))
+            found.append(Comparison(what, problem=shares.format(other)))
     if not same_random(got.random, want.random):
         found.append(Comparison("random generator", problem="compiled and eager leave it in different states"))
     return found

@@ -36,7 +36,7 @@ class Outcome:
         inputs: the inputs after the call; None for those that did not change.
         changed: whether each input did, or was expected to.
         checksums: of each input's values after the call.
-        memory: for each output, the inputs and earlier outputs that it shares memory with.
+        memory: for each input after the call, then for each output, those before it that it shares memory with.
         again: the gradients of a second backward pass over the same graph, if it was asked for.
         overwrote_cotangents: whether the backward pass changed the gradients that it was given.
         random: the states in which it left torch's random generators.
@@ -205,18 +205,16 @@ def same_random(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
 
 
 def _memory(outputs: Any, inputs: Sequence[Tensor]) -> list[frozenset[tuple[str, int]]]:
-    """For each output, the inputs and earlier outputs over the same storage."""
+    """For each input, and each output after them, those before it over the same storage."""
     owners: dict[int, set[tuple[str, int]]] = {}
-    for i, x in enumerate(inputs):
-        if x.layout is torch.strided:
-            owners.setdefault(x.untyped_storage()._cdata, set()).add(("input", i))
     found = []
-    for i, y in enumerate(pytree.tree_leaves(outputs)):
-        owner = set()
-        if isinstance(y, Tensor) and y.layout is torch.strided:
-            owner = owners.setdefault(y.untyped_storage()._cdata, set())
-        found.append(frozenset(owner))
-        owner.add(("output", i))
+    for kind, values in (("input", inputs), ("output", pytree.tree_leaves(outputs))):
+        for i, value in enumerate(values):
+            owner = set()
+            if isinstance(value, Tensor) and value.layout is torch.strided:
+                owner = owners.setdefault(value.untyped_storage()._cdata, set())
+            found.append(frozenset(owner))
+            owner.add((kind, i))
     return found
 
 

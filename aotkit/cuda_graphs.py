@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.aot import copy_graph, if_on_cpu, part_of_graph, scalars_on
+from aotkit.aot import IS_NEW_STORAGE, copy_graph, if_on_cpu, part_of_graph, scalars_on
 from aotkit.calls import Product, boxed_call, results_of
 from aotkit.inspection.costs import tensors_of
 from aotkit.inspection.nodes import is_symbolic
@@ -139,6 +139,8 @@ def why_not(gm: GraphModule) -> str | None:
                 return f"{node.name} ({node.target}) {reason}"
         if node.target is torch.ops.aten.copy_.default and _is_input(node.args[0]):
             return f"{node.name} writes into an input"
+        if IS_NEW_STORAGE in node.meta:
+            return f"{node.name} is given to an input, which keeps its memory"
     return None if len(devices) == 1 else f"it is on {len(devices)} CUDA devices"
 
 

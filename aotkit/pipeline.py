@@ -28,7 +28,7 @@ from aotkit.aot import (
     sparse_nodes,
 )
 from aotkit.aot.environment import collecting
-from aotkit.calls import Blame, Boxed, Product, boxed_call, checked_once, results_of
+from aotkit.calls import Blame, Boxed, Product, boxed_call, checked_once, outside_dynamo, results_of
 from aotkit.errors import CompileError, TraceError
 from aotkit.inspection import credit_backward
 from aotkit.inspection.layouts import kept_as_copies
@@ -148,7 +148,8 @@ class Pipeline:
         blame = functools.partial(self._blame, f"backend {self._backend_name!r}", role, kept)
         later = getattr(run, "unchecked", run) if role == "forward" and self.guarded else run
         self._compiled[role] = checked_once(run, later, kept, blame), kept
-        return checked_once(run, run, kept, blame)
+        called = checked_once(run, run, kept, blame)
+        return outside_dynamo(called) if role == "backward" else called
 
     @property
     def _backend_name(self) -> str:

@@ -65,6 +65,22 @@ def exchanged(m, x):
     return linear(m(x), m.other)
 
 
+def returned_itself(m, x):
+    m.weight.data = m.weight.data * 2
+    return m.weight
+
+
+def kept_for_backward(m, x):
+    m.weight.data = m.weight.data * 2
+    return m.weight.sin() * x
+
+
+def kept_for_backward_from_before(m, x):
+    y = m.weight.sin() * x
+    m.weight.data = m.weight.data * 2
+    return y
+
+
 def a_buffer(m, x):
     m.mean.data = m.mean.data * 0.9 + x.detach().mean(0)
     return m(x) * m.mean
@@ -78,7 +94,7 @@ def a_buffer_changed_in_place_besides(m, x):
 
 FUNCTIONS = [
     renormed, not_read_afterwards, read_before, read_before_and_afterwards, returned, to_an_argument, twice, exchanged,
-    a_buffer, a_buffer_changed_in_place_besides,
+    returned_itself, kept_for_backward, kept_for_backward_from_before, a_buffer, a_buffer_changed_in_place_besides,
 ]  # fmt: skip
 TRANSPOSING = [to_a_view_of_an_argument, transposed_in_memory]
 
@@ -161,3 +177,27 @@ def test_what_was_saved_before_is_noticed_when_it_changes():
         m.weight.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("partition", ["default", "min_cut", "nx_min_cut"])
+@pytest.mark.parametrize("backend", ["nop", "inductor"])
+@pytest.mark.parametrize("fn", [renormed, kept_for_backward], ids=lambda fn: fn.__name__)
+def test_gradients_are_those_of_the_values_in_the_forward(fn, backend, partition):
+    """Where eager raises, as what it keeps has changed: torch.compile gives gradients of the changed values."""
+    m, x = Layer(), torch.randn(3, 3, requires_grad=True)
+    (want,) = torch.autograd.grad(fn(copy.deepcopy(m), x).sum(), x)
+    y = aotkit.compile(fn, backend=backend, partition=partition)(m, x)
+    with torch.no_grad():
+        m.weight.zero_()
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], want)
+
+
+def test_memory_that_is_no_longer_shared_is_told():
+    def shared(m, x):
+        m.weight.data = m.other.data
+        with torch.no_grad():
+            m.weight.mul_(2)
+        return m(x) + m.other
+
+    with pytest.raises(aotkit.MismatchError, match=r"does not share memory with input m\."):
+        aotkit.compile(shared, backend="nop")(Layer(), torch.randn(3, 3))

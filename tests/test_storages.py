@@ -175,7 +175,7 @@ def test_eagers_result_or_a_refusal(fn, capture):
         for _ in range(2):  # a refusal is one for good
             try:
                 found = outcome(compiled, count, grad)
-            except aotkit.TraceError:
+            except (aotkit.TraceError, aotkit.MismatchError):
                 continue
             assert found == wanted
 

@@ -16,6 +16,7 @@ from aotkit.aot.alone import (
 )
 from aotkit.aot.apart import Apart
 from aotkit.aot.backward import gradient_uses, refuse_leaf_mutation
+from aotkit.aot.captured_attributes import as_traced, attributes_as_inputs
 from aotkit.aot.changing_inputs import copy_changing_inputs, drop_unsaved_copies
 from aotkit.aot.decompositions import core_decompositions
 from aotkit.aot.donation import donated_inputs, sparing_retained
@@ -64,7 +65,7 @@ from aotkit.aot.graphs import (
 )
 from aotkit.aot.joint import JOINT_TAGS, are_alike, partition_alone, tangents_of
 from aotkit.aot.lean import CompiledGraphs, way_in, why_eager_outputs
-from aotkit.aot.new_storages import assigned_data, assigning, return_new_storages
+from aotkit.aot.new_storages import IS_NEW_STORAGE, assigned_data, assigning, return_new_storages
 from aotkit.aot.output_strides import keep_strides, promise_strides, strides_of, strides_of_captured
 from aotkit.aot.own_copies import keep_copies
 from aotkit.aot.relays import if_on_cpu, relay, with_seed
@@ -105,6 +106,7 @@ def pytree_children(spec: Any) -> Sequence[Any]:
 
 __all__ = [
     "COMPILE_LOCK",
+    "IS_NEW_STORAGE",
     "JOINT_TAGS",
     "MOST_DYNAMO_VARIANTS",
     "REASONS_FOR_EAGER",
@@ -117,8 +119,10 @@ __all__ = [
     "SharedRandom",
     "TensorReads",
     "are_alike",
+    "as_traced",
     "assigned_data",
     "assigning",
+    "attributes_as_inputs",
     "boxed",
     "captured_copy",
     "captured_names",

@@ -41,6 +41,7 @@ from aotkit.aot.output_strides import show_results
 from aotkit.aot.own_copies import hidden_copies
 from aotkit.aot.padding import share_padded
 from aotkit.aot.provenance import NOTING, kernels_of, noting_origins, with_launches
+from aotkit.aot.results_apart import results_apart
 from aotkit.aot.single_pixels import with_products_for_single_pixels
 from aotkit.aot.tensors import tensor_guard
 from aotkit.aot.views import share_viewed_memory
@@ -144,7 +145,7 @@ def _digits(node: Any) -> float:
 def fold_and_fuse(gm: GraphModule, inputs: Any) -> None:
     """Inductor's passes over a whole graph, which it expects to have run: attention patterns, constant folding."""
     fake_mode = next((v.fake_mode for n in gm.graph.nodes if hasattr(v := n.meta.get("val"), "fake_mode")), None)
-    with config.patch(RANDOM | NOTING), V.set_fake_mode(fake_mode), hidden_copies(gm):
+    with config.patch(RANDOM | NOTING), V.set_fake_mode(fake_mode), hidden_copies(gm), results_apart(gm):
         joint_graph_passes(gm)
     share_padded(gm)
     share_viewed_memory(gm)

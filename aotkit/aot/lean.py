@@ -183,6 +183,7 @@ def _differentiable_in_python(
             return tuple(results[:outputs])
 
         @staticmethod
+        @torch.compiler.disable  # type: ignore[untyped-decorator] # where a function that Dynamo captures runs the backward pass
         def backward(ctx: Any, *incoming: Tensor | None) -> Any:
             values = list(ctx.saved_tensors)
             ctx.maybe_clear_saved_tensors()  # unless the graph is retained; the compiled graph frees the values itself

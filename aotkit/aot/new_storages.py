@@ -57,11 +57,16 @@ def _assign(x: Tensor, data: Tensor) -> Tensor:
     return x
 
 
+def replaced_inputs(graph: Graph) -> dict[Any, Any]:
+    """The inputs that a graph gives other storages, and the values in these."""
+    return {node.args[0]: node.args[1] for node in _calls(graph, REPLACE_STORAGE)}
+
+
 def return_new_storages(forward: GraphModule) -> Sequence[int]:
     """Let a graph return what it would give to inputs, after its other results; the numbers of these inputs."""
-    writes = _calls(forward.graph, REPLACE_STORAGE)
-    replaced: dict[Any, Any] = {node.args[0]: node.args[1] for node in writes}
-    for node in writes:
+    replaced = replaced_inputs(forward.graph)
+    for node in _calls(forward.graph, REPLACE_STORAGE):
+        node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
         forward.graph.erase_node(node)
     output = forward.graph.output_node()
     results: Any = output.args[0]

@@ -12,17 +12,20 @@ from torch.fx import GraphModule, Node
 
 from aotkit.aot.graph_modules import renew_code
 from aotkit.aot.graphs import copied, is_symbol, mutated_inputs, storage_of
+from aotkit.aot.new_storages import replaced_inputs
 from aotkit.aot.views import views_behind
 
 
 def copy_saved_mutated_inputs(forward: GraphModule, num_outputs: int) -> None:
     """Save a copy of an input that the function changes in place: the input itself gets its new value after the call.
 
+    And of what is in the new storage of an input: who changes the input later changes that, unseen by autograd.
+
     Inductor's passes drop the copy that AOTAutograd makes.
     """
     # Passes drop the copy that AOTAutograd makes of one before it takes a view of it.
     inputs = mutated_inputs(forward.graph)
-    mutated = {storage_of(node) for node in inputs} - {None}
+    mutated = {storage_of(node) for node in (*inputs, *replaced_inputs(forward.graph).values())} - {None}
     inputs_end = next(node for node in forward.graph.nodes if node.op != "placeholder")
     output = forward.graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]

@@ -77,6 +77,31 @@ bool is_switched() {
       !(c10::autocast_dispatch_keyset - local.excluded_).empty();
 }
 
+// Where a function that Dynamo captures runs a backward pass, Dynamo looks at each frame of Python in that thread: not
+// at those of compiled graphs.
+class OutsideDynamo {
+ public:
+  OutsideDynamo() : before_(made(switched(Py_None))) {}
+  OutsideDynamo(const OutsideDynamo&) = delete;
+  OutsideDynamo& operator=(const OutsideDynamo&) = delete;
+  ~OutsideDynamo() {
+    if (before_.ptr() == Py_None) return;
+    const pybind11::error_scope kept;
+    Py_XDECREF(switched(before_.ptr()));
+  }
+
+ private:
+  static PyObject* switched(PyObject* callback) {
+    static PyObject* const set = [] {
+      Object found = pybind11::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame");
+      return found.release().ptr();
+    }();
+    return PyObject_CallOneArg(set, callback);
+  }
+
+  Object before_;
+};
+
 struct Differentiable {
   PyObject_HEAD
   vectorcallfunc call;
@@ -129,6 +154,7 @@ struct CompiledCall : public Node {
 
   variable_list apply(variable_list&& incoming) override {
     pybind11::gil_scoped_acquire gil;
+    const OutsideDynamo outside;
     const auto& owner = *reinterpret_cast<const Differentiable*>(owner_.get());
     const Object values = saved_values();
     std::vector<Object> given;  // None where undefined

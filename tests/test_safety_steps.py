@@ -1,0 +1,74 @@
+"""Functions that train: forward, backward and the step of an optimizer, whose parameters Dynamo's graphs hold."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+import aotkit
+
+
+class Momentum(torch.optim.Optimizer):
+    """One that Dynamo looks into."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            if not state:
+                state["momentum"] = torch.zeros_like(p)
+            p.data.mul_(0.99)
+            p.add_(state["momentum"].mul_(0.9).add_(p.grad), alpha=-0.1)
+
+
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "adamw": torch.optim.AdamW,
+    "own": Momentum,
+}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("capture", ["auto", "dynamo"])
+@pytest.mark.parametrize("backend", ["nop", "inductor"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_each_call_is_one_step(optimizer, backend, capture):
+    """Not one more for each run of the check."""
+
+    def step(model, optimizer, x, y):
+        loss = mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    eager = copy.deepcopy(model)
+    ours, eagers = (OPTIMIZERS[optimizer](m.parameters()) for m in (model, eager))
+    compiled = aotkit.compile(step, backend=backend, capture=capture)
+    for _ in range(4):
+        x, y = torch.randn(3, 4), torch.randn(3, 2)
+        torch.testing.assert_close(compiled(model, ours, x, y), step(eager, eagers, x, y))
+        torch.testing.assert_close(model.state_dict(), eager.state_dict())
+
+
+def test_a_tensor_that_the_graph_holds_is_an_input():
+    """Its wrong value is told, and it is itself what a call changes."""
+    model = nn.Linear(2, 2)
+    optimizer = Momentum(model.parameters())
+
+    def wrong(gm, example_inputs):
+        return lambda *inputs: [2 * r if isinstance(r, torch.Tensor) else r for r in gm(*inputs)]
+
+    compiled = aotkit.compile(lambda: optimizer.step(), backend=wrong, capture="dynamo")
+    model(torch.ones(1, 2)).sum().backward()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(aotkit.MismatchError, match="params___0 after the call"):
+        compiled()
+    torch.testing.assert_close(model.state_dict(), before)

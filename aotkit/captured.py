@@ -162,7 +162,7 @@ class CapturedGraph:
 
     def _why_other_inputs(self, inputs: Sequence[Any]) -> str | None:
         """Why the graph would be wrong for these inputs, if it would, though Dynamo's guards accept them."""
-        # Before torch 2.13, the guards of an input expect the strides that the function leaves it with.
+        # In torch 2.11, the guards of an input expect the strides that the function leaves it with.
         if any(inputs[i].stride() != strides for i, strides in self._assigned.items() if strides is not None):
             return "it has assigned data with other strides than when TorchDynamo captured it"
         apart = self._are_apart(inputs)

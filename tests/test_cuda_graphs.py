@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import aotkit
 import aotkit.calls
 from aotkit import recordings, replayed
-from aotkit.aot import copy_graph, part_of_graph
+from aotkit.aot import IS_NEW_STORAGE, copy_graph, part_of_graph
 from aotkit.aot.alone import compile_alone
 from aotkit.calls import Product
 from aotkit.cuda_graphs import Recorder, passed_on, why_not, with_cuda_graphs
@@ -383,6 +383,13 @@ def test_a_backward_graph_learns_nothing_of_where_the_forward_graph_takes_number
     assert why_not(backward[0]) is None
     Recorder(spy)(*backward)
     assert spy.devices == 2 * [["cuda", "cuda"], ["cuda", "cpu"]]
+
+
+def test_what_an_input_gets_as_its_storage_is_not_recorded():
+    gm, _ = graph_on_a_gpu(lambda x: [x.sin()], (4,))
+    assert why_not(gm) is None
+    gm.graph.output_node().args[0][0].meta[IS_NEW_STORAGE] = True
+    assert "is given to an input" in why_not(gm)
 
 
 def test_what_cannot_be_recorded_says_why(caplog):

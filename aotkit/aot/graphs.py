@@ -10,9 +10,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 from aotkit.aot.graph_modules import graph_module, renew_code
-from aotkit.aot.new_storages import REPLACE_STORAGE
+from aotkit.aot.new_storages import replaced_inputs
 
-WRITES = (torch.ops.aten.copy_.default, *REPLACE_STORAGE)  # as AOTAutograd changes inputs
 IN_KERNELS = "in_kernels"  # tag of what each kernel that reads it computes, as the backend has said
 
 
@@ -97,7 +96,8 @@ def mutated_inputs(graph: Graph) -> set[Any]:
     changed = [getattr(description, "mutated_input", None) for description in descriptions]
     inputs = graph.find_nodes(op="placeholder")
     returned = {node for node in inputs if any(node.meta.get("desc") == c for c in changed if c is not None)}
-    return returned | {node.args[0] for write in WRITES for node in graph.find_nodes(op="call_function", target=write)}
+    written = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    return returned | {node.args[0] for node in written} | replaced_inputs(graph).keys()
 
 
 def separate_gradients(backward: GraphModule) -> None:

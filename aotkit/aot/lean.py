@@ -182,8 +182,9 @@ def _differentiable_in_python(
                 ctx.set_materialize_grads(False)
             return tuple(results[:outputs])
 
+        # Where a function that Dynamo captures runs the backward pass, Dynamo would look into this.
         @staticmethod
-        @torch.compiler.disable  # type: ignore[untyped-decorator] # where a function that Dynamo captures runs the backward pass
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
         def backward(ctx: Any, *incoming: Tensor | None) -> Any:
             values = list(ctx.saved_tensors)
             ctx.maybe_clear_saved_tensors()  # unless the graph is retained; the compiled graph frees the values itself

@@ -2,8 +2,8 @@
 
 Before torch 2.14, Dynamo's graph has `set_` for that, and AOTAutograd puts it at the end of the forward graph. That is
 not quite what the function does: `set_` also replaces the node that accumulates the tensor's gradient, so
-`torch.autograd.grad` finds no path to it any more, and hooks on the node are lost (under torch.compile, too). Here the
-graph returns the values, and what runs it assigns them as the function does.
+`torch.autograd.grad` finds no path to it any more, and hooks on the node are lost (torch 2.13, under torch.compile,
+too). Here the graph returns the values, and what runs it assigns them as the function does.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """Results in memory of their own stay so where Inductor's passes drop what computes them.
 
 `x + torch.zeros(3)` is `x` to them. Returned itself, whoever changes the result in place changes the input, too (torch
-2.11 to 2.15, under torch.compile).
+2.13, under torch.compile).
 """
 
 from collections.abc import Iterator

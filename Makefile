@@ -10,6 +10,9 @@ PIP := $(PY) -m pip --disable-pip-version-check -qq
 # Two calls at the same time must not install at the same time. Without flock (macOS) there is no such guard.
 LOCK := $(if $(shell command -v flock),flock Makefile)
 
+# Set, as in many containers, each process that the tests start would compile torch's modules once more.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint types docs screenshots models sweep clean
 

@@ -366,7 +366,6 @@ def test_compiled_submodule_in_a_plain_model(compile):
     yield other(x), [type(m).__name__.removeprefix("Compiled") for m in other]
 
 
-@pytest.mark.filterwarnings("ignore:.* is not initialised yet:aotkit.errors.EagerCallWarning")
 @agrees
 def test_lazy_submodule(compile):
     m = compile(nn.Sequential(nn.LazyLinear(4), nn.ReLU()))
@@ -375,6 +374,60 @@ def test_lazy_submodule(compile):
         m.zero_grad()
         m(x).sum().backward()
         yield m(x), gradients(m)
+
+
+class Scaled(nn.Parameter):
+    """As those of manifolds and of quantized weights: with attributes, and with operations of its own."""
+
+    def __new__(cls, data, scale):
+        parameter = torch.Tensor._make_subclass(cls, data, True)
+        parameter.scale = scale
+        return parameter
+
+    def scaled(self):
+        return self * self.scale
+
+
+class Tripling(Scaled):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        return result * 3 if func is torch.matmul else result
+
+
+@pytest.mark.parametrize("backend", ["nop", "inductor"])
+@pytest.mark.parametrize("kind", [Scaled, Tripling])
+def test_parameters_of_a_subclass(kind, backend):
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = kind(torch.randn(3, 3), 2.0)
+
+        def forward(self, x):
+            return torch.matmul(x, self.weight).sin() + self.weight.scaled()
+
+    eager, layer = Layer(), Layer()
+    layer.load_state_dict(eager.state_dict())
+    compiled = aotkit.compile(layer, backend=backend, strict=True)
+    for scale in (2.0, 0.5):
+        eager.weight.scale = layer.weight.scale = scale
+        x = torch.randn(2, 3).repeat(3, 1)[:3]
+        want, got = eager(x), compiled(x)
+        torch.testing.assert_close(got, want)
+        for module, loss in ((eager, want), (layer, got)):
+            module.zero_grad()
+            loss.square().sum().backward()
+        torch.testing.assert_close(layer.weight.grad, eager.weight.grad)
+    assert type(layer.weight) is kind
+
+
+def test_what_is_not_initialised_yet_is_compiled():
+    m = nn.Sequential(nn.LazyConv2d(4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
+    compiled = aotkit.compile(m, backend="nop", strict=True)
+    x = torch.randn(2, 3, 8, 8)
+    y = compiled(x)
+    assert m[0].weight.shape == (4, 3, 3, 3)
+    torch.testing.assert_close(y, m(x))
 
 
 def test_cumulative_batch_norm_is_an_error_that_says_what_to_do():

@@ -73,7 +73,7 @@ def test_every_real_rival_equals_eager_and_is_timed_in_every_phase():
     for row in report.rows:
         assert len(row.samples.cpu) == len(row.samples.wall) >= 7
         assert min(row.samples.wall) > 0
-        assert row.calls > 1
+        assert row.calls == next(r.calls for r in report.rows if r.phase == row.phase)  # all do the same work
         assert (report.ratio(row, "eager", "cpu") is None) == (row.variant == "eager")
 
 

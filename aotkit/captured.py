@@ -201,8 +201,7 @@ class CapturedGraph:
         pipeline.assigns_data = bool(self._assigned)
         pipeline.lasting = [*(isinstance(x, nn.Parameter) for x in example_inputs), True]  # the last is the seed
         inputs = list(example_inputs)
-        shared = self._recipe.random == "shared"
-        gm = aot.drawing_shared(gm, seeded=self._seeded) if shared else aot.captured_copy(gm)
+        gm = aot.graph_to_trace(gm, shared=self._recipe.random == "shared", seeded=self._seeded)
         with aot.COMPILE_LOCK, aot.random_state(), self._explained():
             inputs += self._seed()
             return pipeline, aot.compile_captured(gm, inputs, **pipeline.keywords())

@@ -1,7 +1,9 @@
 """Fixtures over everything that is registered: a new backend or partitioner joins every test that asks for one."""
 
+import collections
 import gc
 import logging
+import zlib
 
 import pytest
 import torch
@@ -55,6 +57,32 @@ def pytest_generate_tests(metafunc):
     if metafunc.module.__name__.rpartition(".")[2].startswith("test_safety"):
         metafunc.fixturenames.append("tier")
         metafunc.parametrize("tier", ["python", "native"], indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)  # before what is marked is left out
+def pytest_collection_modifyitems(items):
+    """What is about safety, or is marked as `thinned`, meets each value of its parameters, but not in all combinations.
+
+    Every second of them runs, every third one where backends and partitioners are combined; the others in `make sweep`.
+    """
+    known = collections.defaultdict(dict)  # for a parameter of a test the place of each value
+    for item in items:
+        is_safety = item.module.__name__.rpartition(".")[2].startswith("test_safety")
+        if not (is_safety or item.get_closest_marker("thinned")) or not hasattr(item, "callspec"):
+            continue
+        names = item.callspec.params.keys() - followers(item)
+        places = [
+            known[item.function, n].setdefault(id(item.callspec.params[n]), len(known[item.function, n])) for n in names
+        ]
+        turns = 3 if {"backend", "partitioner"} <= names else 2
+        if len(names) > 1 and (sum(places) + zlib.crc32(item.originalname.encode())) % turns:
+            item.add_marker(pytest.mark.sweep)
+
+
+def followers(item):
+    """The names of parameters that change together with another one."""
+    named = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    return {name.strip() for names in named for name in (names.split(",") if isinstance(names, str) else names)[1:]}
 
 
 @pytest.fixture

@@ -457,6 +457,23 @@ def test_gradients_stay_apart_where_sizes_are_open():
         assert want[1] is None
 
 
+@pytest.mark.parametrize("random", ["shared", "torch"])
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+def test_dropout_without_a_mask_returns_its_input(capture, random):
+    def doubled(x, w):
+        y = x * 1
+        F.dropout(y[:, 1:], 0.5, training=False).mul_(2)
+        F.dropout(y[1:], 0.0).mul_(w)
+        return y
+
+    compiled = aotkit.compile(doubled, backend="nop", capture=capture, random=random)
+    x, w = torch.randn(3, 4), torch.randn(4, requires_grad=True)
+    torch.testing.assert_close(compiled(x, w), doubled(x, w))
+    for fn in (compiled, doubled):
+        fn(x, w).sum().backward()
+    torch.testing.assert_close(w.grad, 2 * torch.autograd.grad(doubled(x, w).sum(), w)[0])
+
+
 class Averaging(nn.Module):
     """Saves what a buffer was before the call, and moves it on."""
 
@@ -496,6 +513,7 @@ MUTATING = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("capture", ["aot", "dynamo"])
 @pytest.mark.parametrize("name", ["inductor", "nop"])
 @pytest.mark.parametrize("make", MUTATING.values(), ids=MUTATING)

@@ -463,6 +463,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", LAYERS)
 @agrees(exact=False)
 def test_layer(compile, name, order):

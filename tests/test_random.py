@@ -227,6 +227,7 @@ def same_numbers(fn, *inputs, seed=5, **options):
     return compiled
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("check", [True, False])
 def test_compiled_draws_what_eager_draws_from_the_seed(name, check):

@@ -357,3 +357,52 @@ def test_an_input_has_no_gradient_in_just_those_backward_passes_that_it_takes_no
         assert gradients(a, b) == [True, True]
         assert gradients(a) == [True, False]
         assert gradients(b) == [False, True]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # said by TorchDynamo
+@pytest.mark.parametrize("backend", ["nop", "inductor"])
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+@pytest.mark.parametrize("mutates", [False, True])
+def test_what_only_an_unused_output_of_another_graph_reads_has_no_gradient(backend, capture, mutates):
+    """Autograd goes on to what computed it, with no gradient; an optimizer does not step where there is none."""
+    count = torch.zeros(())
+
+    def scaled(x, w):
+        if mutates:
+            count.add_(1)
+        return x * w
+
+    def both(x, y):
+        return x.sin(), y.cos()
+
+    scaled, both = (aotkit.compile(f, backend=backend, capture=capture) for f in (scaled, both))
+    v, w = (torch.randn(3, requires_grad=True) for _ in range(2))
+    x = torch.randn(3)
+    a, b = both(scaled(x, v), scaled(x, w))
+    for root, read, unread in ((a, v, w), (b, w, v)):
+        found = torch.autograd.grad(root.sum(), [read, unread], retain_graph=True, allow_unused=True)
+        assert [g is not None for g in found] == [True, False]
+    torch.autograd.backward([(a * b).sum()])
+    assert v.grad is not None
+    assert w.grad is not None
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_what_only_an_unused_piece_reads_has_no_gradient():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def forward(self, x):
+            y = self.used(x)
+            torch._dynamo.graph_break()
+            z = self.unused(x)
+            torch._dynamo.graph_break()
+            return y.sin(), z.cos()
+
+    model = Two()
+    aotkit.compile(model, backend="nop", capture="dynamo")(torch.randn(2, 3))[0].sum().backward()
+    assert model.used.weight.grad is not None
+    assert model.unused.weight.grad is None
+    assert model.unused.bias.grad is None

@@ -55,7 +55,7 @@ def gradient_uses(joint: GraphModule, num_fwd_outputs: int) -> list[frozenset[in
 def unused_gradients(uses: Sequence[frozenset[int]], compiled: Compiled) -> Sequence[frozenset[int]] | None:
     """For each input that is a tensor, the outputs of the autograd node on which its gradient depends.
 
-    None where every gradient depends on every output: then no gradient can turn out to be absent.
+    None where every gradient depends on every output: then all gradients are absent, or none is.
 
     Args:
         uses: from `gradient_uses`; empty without a backward graph.
@@ -107,16 +107,20 @@ def _watch_backward(node: Any, name: str, uses: Sequence[frozenset[int]] | None)
         nonlocal drops
         if torch.is_grad_enabled():
             raise UnsupportedError(SECOND_DERIVATIVE.format(repr(name)))
-        # Else no gradient can be absent, and autograd need not show all of them to Python.
-        if uses is not None and not drops and any(g is None for g in incoming):
+        absent = [g is None for g in incoming]
+        # Else no gradient is absent, and autograd need not show all of them to Python.
+        if not drops and (all(absent) if uses is None else any(absent)):
             drops = True
             # The node itself, which must not be kept alive by a hook of its own.
             torch._C._current_autograd_node().register_hook(drop_unused)
         return tuple(map(_materialized, incoming)) if any(map(_is_lazy, incoming)) else None
 
     def drop_unused(gradients: Sequence[Tensor | None], incoming: Sequence[Tensor | None]) -> Any:
-        assert uses is not None
         absent = {i for i, g in enumerate(incoming) if g is None}
+        if len(absent) == len(incoming):  # as of another compiled call that has None for its input
+            return (None,) * len(gradients)
+        if uses is None:
+            return None
         return tuple(None if used and used <= absent else g for g, used in zip(gradients, uses, strict=True))
 
     node.register_prehook(prepare)

@@ -5,17 +5,19 @@ import itertools
 import operator
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 from torch.utils.checkpoint import checkpoint
 
+from aotkit.aot.environment import EagersDropout
 from aotkit.aot.graphs import copy_graph
 from aotkit.aot.new_storages import assign_data
 from aotkit.aot.shared_random import SharedRandom
@@ -177,45 +179,34 @@ def in_short(reason: str) -> str:
     return reason.strip().partition("\n")[0]
 
 
-def captured_copy(gm: GraphModule) -> GraphModule:
-    """A copy of a graph that Dynamo captured, from which AOTAutograd learns what Dynamo knows of its inputs.
+def graph_to_trace(gm: GraphModule, *, shared: bool, seeded: bool) -> GraphModule:
+    """A copy of a graph that Dynamo captured, in which dropout returns what it does in eager.
 
-    Without that it makes no guards for inputs that share memory.
-    """
-    copied = copy_graph(gm)
-    copied.meta.update(gm.meta)
-    if hasattr(gm, "_param_name_to_source"):
-        copied._param_name_to_source = gm._param_name_to_source
-    placeholders = (g.graph.find_nodes(op="placeholder") for g in (gm, copied))
-    for node, copied_node in zip(*placeholders, strict=True):
-        _keep_source(node, copied_node)
-    return copied
-
-
-def _keep_source(node: Node, other: Node) -> None:
-    if hasattr(node, "_dynamo_source"):
-        other._dynamo_source = node._dynamo_source
-
-
-def drawing_shared(gm: GraphModule, seeded: bool) -> GraphModule:
-    """A captured graph that draws shared random numbers, from a seed that is its last input.
+    AOTAutograd learns from it what Dynamo knows of its inputs: without that it makes no guards for inputs that share
+    memory.
 
     Args:
-        seeded: whether there is a seed; without one, drawing raises SeedNeeded.
+        shared: whether it draws shared random numbers.
+        seeded: whether it draws them from a seed that is its last input; without one, drawing raises SeedNeeded.
     """
-    outer = captured_copy(gm)
+    outer = copy_graph(gm)
+    outer.meta.update(gm.meta)
+    if hasattr(gm, "_param_name_to_source"):
+        outer._param_name_to_source = gm._param_name_to_source
     inner, graph = outer.graph, Graph()
     inputs = []
-    for node in inner.find_nodes(op="placeholder"):
+    for node in gm.graph.find_nodes(op="placeholder"):
         inputs.append(graph.placeholder(node.target))
         inputs[-1].meta = dict(node.meta)
-        _keep_source(node, inputs[-1])
+        if hasattr(node, "_dynamo_source"):
+            inputs[-1]._dynamo_source = node._dynamo_source
     seed = graph.placeholder("seed") if seeded else None
     if seed is not None:
         seed._dynamo_source = None
 
     def run(seed: Tensor | None, *inputs: Any) -> Any:
-        with SharedRandom(Draws(seed, has_values=get_proxy_mode() is not None)):
+        draws = Draws(seed, has_values=get_proxy_mode() is not None) if shared else None
+        with nullcontext() if draws is None else SharedRandom(draws), EagersDropout():
             return PropagateUnbackedSymInts(outer, graph=inner).run(*inputs)
 
     graph.output(graph.call_function(run, (seed, *inputs)))

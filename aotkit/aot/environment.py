@@ -126,7 +126,18 @@ def _own_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: 
     return input * kept.div_(1 - p)
 
 
-class TensorReads(TorchFunctionMode):
+class EagersDropout(TorchFunctionMode):
+    """While a function is traced, its dropout returns what it returns in eager: without a mask, the input itself."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is F.dropout and (result := _own_dropout(*args, **(kwargs or {}))) is not None:
+            return result
+        return func(*args, **(kwargs or {}))
+
+
+class TensorReads(EagersDropout):
     """Watches what a traced function asks about its inputs that a graph does not hold.
 
     Attributes:
@@ -152,8 +163,6 @@ class TensorReads(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         self.offsets = self.offsets or func in self._OFFSETS
-        if func is F.dropout and (result := _own_dropout(*args, **(kwargs or {}))) is not None:
-            return result
         is_set = getattr(func, "__name__", "") == "__set__"
         # Whatever has its data replaced shares memory from then on, which tracing does not see.
         if func == self._SET_DATA or ((is_set or func in self._STATE) and args and id(args[0]) in self.inputs):
@@ -162,7 +171,7 @@ class TensorReads(TorchFunctionMode):
                 f"the function {'assigns' if is_set else 'uses'} {what!r} of a tensor, which belongs to the tensor of "
                 "one call and not to a graph. Do that outside of the compiled function."
             )
-        return func(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 @contextmanager

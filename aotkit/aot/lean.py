@@ -225,6 +225,7 @@ class _Backward:
     ) -> None:
         self.tangents = tangents
         (output,) = gm.graph.find_nodes(op="output")
+        self._count = len(output.args[0])
         self.differentiated = [i for i, gradient in enumerate(output.args[0]) if gradient is not None]
         self.run = run
         self._uses = uses
@@ -237,6 +238,9 @@ class _Backward:
         """A gradient, or None, for each input; empties the list of saved values."""
         if torch.is_grad_enabled() or (torch._C._get_deterministic_algorithms() and not self._deterministic):
             self._refuse()
+        if all(tangent is None for tangent in incoming):  # as of another compiled call that has None for its input
+            values.clear()
+            return [None] * self._count
         tangents: Sequence[Any] = incoming if len(incoming) == 1 else [incoming[i] for i in self.tangents]
         if not self.accepts(*tangents):
             tangents = [self._coerced(t, expected) for t, expected in zip(tangents, self._expected, strict=True)]

@@ -11,6 +11,7 @@ from torch._guards import TracingContext
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node, map_arg
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from aotkit.aot.graph_modules import renew_code
@@ -28,9 +29,19 @@ def strides_of(values: Sequence[Any]) -> list[Sequence[Any] | None]:
 
 
 def strides_of_captured(gm: GraphModule) -> list[Sequence[Any] | None]:
-    """The strides that the outputs of a graph that Dynamo captured have in eager."""
+    """The strides that the outputs of a graph that Dynamo captured have in eager; None where Dynamo does not know them.
+
+    To it, dropout returns a copy, with strides of its own; without a mask it returns its input.
+    """
+    unknown: set[Node] = set()
+    for node in gm.graph.nodes:
+        given = node.all_input_nodes
+        is_other = node.target is F.dropout and strides_of([n.meta.get("example_value") for n in (node, given[0])])
+        if not unknown.isdisjoint(given) or (is_other and is_other[0] != is_other[1]):
+            unknown.add(node)
     results: Any = gm.graph.output_node().args[0]
-    return strides_of([r.meta.get("example_value") if isinstance(r, Node) else None for r in results])
+    known = (isinstance(r, Node) and r not in unknown for r in results)
+    return strides_of([r.meta.get("example_value") if k else None for r, k in zip(results, known, strict=True)])
 
 
 def promise_strides(gm: GraphModule, num_outputs: int, of_outputs: Sequence[Sequence[Any] | None]) -> None:

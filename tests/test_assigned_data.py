@@ -131,6 +131,7 @@ def step(fn, m, x, accumulate):
     return values, [addresses.index(a) for a in addresses]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize(("backend", "partition"), [("nop", "nx_min_cut"), ("inductor", "min_cut")])
 @pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)

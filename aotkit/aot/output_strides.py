@@ -35,13 +35,19 @@ def strides_of_captured(gm: GraphModule) -> list[Sequence[Any] | None]:
     """
     unknown: set[Node] = set()
     for node in gm.graph.nodes:
-        given = node.all_input_nodes
-        is_other = node.target is F.dropout and strides_of([n.meta.get("example_value") for n in (node, given[0])])
-        if not unknown.isdisjoint(given) or (is_other and is_other[0] != is_other[1]):
+        if not unknown.isdisjoint(node.all_input_nodes) or (node.target is F.dropout and _has_other_strides(node)):
             unknown.add(node)
     results: Any = gm.graph.output_node().args[0]
-    known = (isinstance(r, Node) and r not in unknown for r in results)
-    return strides_of([r.meta.get("example_value") if k else None for r, k in zip(results, known, strict=True)])
+    known = [r.meta.get("example_value") if isinstance(r, Node) and r not in unknown else None for r in results]
+    return strides_of(known)
+
+
+def _has_other_strides(node: Node) -> bool:
+    """Whether Dynamo may have given a result other strides than the first input has."""
+    mine, given = strides_of([n.meta.get("example_value") for n in (node, node.all_input_nodes[0])])
+    if mine is None or given is None:
+        return False
+    return len(mine) != len(given) or not all(statically_known_true(m == g) for m, g in zip(mine, given, strict=True))
 
 
 def promise_strides(gm: GraphModule, num_outputs: int, of_outputs: Sequence[Sequence[Any] | None]) -> None:

@@ -14,6 +14,7 @@ def reductions(x):
     )  # fmt: skip
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("width", [16, 1000])  # full vectors, and what is left of them
 @pytest.mark.parametrize(("dtype", "sign"), [(torch.int8, 1), (torch.int8, -1), (torch.uint8, 1)])
 def test_extrema_of_eight_bits_are_those_of_the_values(device, dtype, sign, width):

@@ -23,9 +23,13 @@ CASES = {
     "largest, three dimensions": lambda x: F.max_pool3d(x, (2, 6, 4), ceil_mode=True),
     "where it is": lambda x: F.max_pool2d(x, 300, ceil_mode=True, return_indices=True)[0],
 }
+RESEMBLING = {
+    *("overhanging", "in one dimension", "strided", "padded", "without padding"),
+    *("largest", "largest, with gaps", "largest, three dimensions"),
+}
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.sweep if c in RESEMBLING else []) for c in CASES])
 def test_a_window_larger_than_the_image_is_as_in_eager(case):
     x = torch.randn(2, 4, 9, 7, requires_grad=True)
     fast = aotkit.compile(CASES[case], backend="inductor")

@@ -77,6 +77,7 @@ def decoder():
     return nn.Sequential(nn.Linear(8, 64), nn.Unflatten(1, (64, 1, 1)), *[m for x in layers for m in (x, nn.ReLU())])
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("partition", ["min_cut", "nx_min_cut"])
 @pytest.mark.parametrize(("net", "shape"), [(encoder, (4, 3, 8, 8)), (decoder, (4, 8))], ids=["encoder", "decoder"])
 def test_networks_that_end_or_begin_with_one_pixel(net, shape, partition):

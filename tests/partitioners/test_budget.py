@@ -109,7 +109,7 @@ def fastest():
 
 
 BUDGETS = list(itertools.product((1.0, 0.8, 0.5, 0.3, 0.2), ("shared", "torch")))
-QUICK = [(0.5, "torch"), (0.2, "shared")]
+QUICK = [(0.2, "shared")]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_gradients_are_those_of_the_default_partition_bit_for_bit(fraction, rand
     assert all(map(torch.equal, found, reference))
 
 
-@pytest.mark.parametrize("fraction", [0.7, 0.3, *(pytest.param(f, marks=pytest.mark.sweep) for f in (0.9, 0.5, 0.2))])
+@pytest.mark.parametrize("fraction", [0.3, *(pytest.param(f, marks=pytest.mark.sweep) for f in (0.9, 0.7, 0.5, 0.2))])
 def test_the_budget_is_used(fastest, fraction):
     """But for what is less than one value."""
     found = saved(compiled(nx_min_cut.budget(int(fraction * fastest), WITHOUT_LAUNCH), check=False))

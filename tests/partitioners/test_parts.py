@@ -46,6 +46,7 @@ def compared(monkeypatch):
     return found
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_parts_are_torchs(compared, split, workload, dynamic):
     split(partition, workload.function, *workload.inputs(), dynamic=dynamic)

@@ -141,7 +141,7 @@ class Walk:
 
     def _tensor(self, value: Tensor, variable: str, name: str) -> None:
         if isinstance(value, nn.UninitializedParameter | nn.UninitializedBuffer):
-            raise EagerOnly(f"{name} is not initialised yet")
+            raise EagerOnly(f"{name} is not initialised yet", final=True)
         self.tensors[id(value)] = (name, value)
         if vars(value):
             self._state(value, variable, name, everything=False)

@@ -1,6 +1,7 @@
 """Fixtures over everything that is registered: a new backend or partitioner joins every test that asks for one."""
 
 import collections
+import functools
 import gc
 import logging
 import zlib
@@ -55,17 +56,18 @@ def built():
 def pytest_generate_tests(metafunc):
     """What is about safety holds in both tiers of a call."""
     if metafunc.module.__name__.rpartition(".")[2].startswith("test_safety"):
-        metafunc.fixturenames.append("tier")
-        metafunc.parametrize("tier", ["python", "native"], indirect=True)
+        metafunc.parametrize("in_tier", ["python", "native"], indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)  # before what is marked is left out
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """What is about safety, or is marked as `thinned`, meets each value of its parameters, but not in all combinations.
 
     Every second of them runs, and of these every third one where backends and partitioners are combined; the others run
-    in `make sweep`.
+    in `make sweep`. So does whatever is asked for by its name.
     """
+    if config.getoption("lf", False) or any("::" in argument for argument in config.args):
+        return
     known = collections.defaultdict(dict)  # for a parameter of a test the place of each value
     for item in items:
         is_safety = item.module.__name__.rpartition(".")[2].startswith("test_safety")
@@ -73,14 +75,28 @@ def pytest_collection_modifyitems(items):
             continue
         places = {}
         for name in item.callspec.params.keys() - followers(item):
-            of_values = known[item.function, name]
-            places[name] = of_values.setdefault(id(item.callspec.params[name]), len(of_values))
+            value, of_values = item.callspec.params[name], known[item.function, name]
+            # The places of backends that do not run here would make others miss partitioners.
+            is_skipped = name == "backend" and isinstance(value, str) and value not in usable_backends()
+            places[name] = 0 if is_skipped else of_values.setdefault(id(value), len(of_values))
         if len(places) > 1 and not is_its_turn(places, zlib.crc32(item.originalname.encode())):
             item.add_marker(pytest.mark.sweep)
 
 
+@functools.cache
+def usable_backends():
+    def is_usable(name):
+        try:
+            aotkit.get_backend(name)
+        except aotkit.UnavailableError:
+            return False
+        return True
+
+    return set(filter(is_usable, aotkit.list_backends()))
+
+
 def is_its_turn(places, start):
-    """Whether a combination of values runs, by their places. Of three parameters, nearly any two values run together."""
+    """Whether a combination of values runs, by their places. Of three parameters, nearly any two run together."""
     others = [place for name, place in places.items() if name not in ("backend", "partitioner")]
     if len(places) - len(others) < 2:
         return (sum(places.values()) + start) % 2 == 0
@@ -93,9 +109,11 @@ def followers(item):
     return {name.strip() for names in named for name in (names.split(",") if isinstance(names, str) else names)[1:]}
 
 
-@pytest.fixture
-def tier(request, monkeypatch):
-    """Keep to Python, or use the C++ library."""
+@pytest.fixture(autouse=True)  # else pytest drops it from what names no such argument
+def in_tier(request, monkeypatch):
+    """Keep to Python, or use the C++ library, where a test is about that."""
+    if not hasattr(request, "param"):
+        return
     if request.param == "native" and native.library_path() is None:
         pytest.skip("no C++ compiler: aotkit runs in Python alone")
     monkeypatch.setenv("AOTKIT_NATIVE", "1" if request.param == "native" else "0")

@@ -7,8 +7,7 @@ import torch
 from aotkit.aot.apart import Apart
 
 pytestmark = [
-    pytest.mark.usefixtures("tier"),
-    pytest.mark.parametrize("tier", ["python", "native"], indirect=True),
+    pytest.mark.parametrize("in_tier", ["python", "native"], indirect=True),
 ]
 
 

@@ -366,6 +366,7 @@ def test_compiled_submodule_in_a_plain_model(compile):
     yield other(x), [type(m).__name__.removeprefix("Compiled") for m in other]
 
 
+@pytest.mark.filterwarnings("ignore:.* is not initialised yet:aotkit.errors.EagerCallWarning")
 @agrees
 def test_lazy_submodule(compile):
     m = compile(nn.Sequential(nn.LazyLinear(4), nn.ReLU()))
@@ -377,7 +378,7 @@ def test_lazy_submodule(compile):
 
 
 class Scaled(nn.Parameter):
-    """As those of manifolds and of quantized weights: with attributes, and with operations of its own."""
+    """As those of manifolds: with attributes, and methods of its own."""
 
     def __new__(cls, data, scale):
         parameter = torch.Tensor._make_subclass(cls, data, True)
@@ -392,11 +393,14 @@ class Tripling(Scaled):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         result = super().__torch_function__(func, types, args, kwargs or {})
-        return result * 3 if func is torch.matmul else result
+        return result * 3 if func in (torch.matmul, torch.ops.aten.mm.default) else result
 
 
+@pytest.mark.filterwarnings("ignore:.* a Tripling, a tensor subclass:aotkit.errors.EagerCallWarning")
 @pytest.mark.parametrize(("kind", "backend"), [(Scaled, "inductor"), (Tripling, "nop")])
 def test_parameters_of_a_subclass(kind, backend):
+    """What overrides operators runs eagerly."""
+
     class Layer(nn.Module):
         def __init__(self):
             super().__init__()
@@ -407,10 +411,10 @@ def test_parameters_of_a_subclass(kind, backend):
 
     eager, layer = Layer(), Layer()
     layer.load_state_dict(eager.state_dict())
-    compiled = aotkit.compile(layer, backend=backend, strict=True)
+    compiled = aotkit.compile(layer, backend=backend, strict=kind is Scaled)
     for scale in (2.0, 0.5):
         eager.weight.scale = layer.weight.scale = scale
-        x = torch.randn(2, 3).repeat(3, 1)[:3]
+        x = torch.randn(3, 3)
         want, got = eager(x), compiled(x)
         torch.testing.assert_close(got, want)
         for module, loss in ((eager, want), (layer, got)):
@@ -418,15 +422,6 @@ def test_parameters_of_a_subclass(kind, backend):
             loss.square().sum().backward()
         torch.testing.assert_close(layer.weight.grad, eager.weight.grad)
     assert type(layer.weight) is kind
-
-
-def test_what_is_not_initialised_yet_is_compiled():
-    m = nn.Sequential(nn.LazyConv2d(4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
-    compiled = aotkit.compile(m, backend="nop", strict=True)
-    x = torch.randn(2, 3, 8, 8)
-    y = compiled(x)
-    assert m[0].weight.shape == (4, 3, 3, 3)
-    torch.testing.assert_close(y, m(x))
 
 
 def test_cumulative_batch_norm_is_an_error_that_says_what_to_do():

@@ -114,7 +114,8 @@ def why_eager() -> str | None:
 
 def _own_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor | None:
     """What eager's `F.dropout` returns, where torch's decomposition returns something else or draws other numbers."""
-    if not training or p == 0 or input.numel() == 0:
+    # A size that is open is no zero: that is a constant to tracing.
+    if not training or p == 0 or (not isinstance(n := input.numel(), torch.SymInt) and n == 0):
         return input
     if inplace or not 0 < p <= 1:
         return None

@@ -163,7 +163,6 @@ def _differentiable_in_python(
     run: Boxed, backward: "_Backward", outputs: int
 ) -> Callable[[list[Tensor]], Sequence[Any]]:
     constants = sorted(set(range(outputs)) - set(backward.tangents))
-    several = len(backward.tangents) > 1
     is_view = Tensor._is_view
 
     class Compiled(Function):
@@ -178,8 +177,7 @@ def _differentiable_in_python(
             if constants:
                 ctx.mark_non_differentiable(*(results[i] for i in constants))
                 ctx._materialize_non_diff_grads = False
-            if several:
-                ctx.set_materialize_grads(False)
+            ctx.set_materialize_grads(False)
             return tuple(results[:outputs])
 
         # Where a function that Dynamo captures runs the backward pass, Dynamo would look into this.

@@ -68,11 +68,14 @@ def has_plain_memory(tensor: Tensor) -> bool:
 def is_for_dynamo(tensor: Tensor) -> bool:
     """Whether TorchDynamo may have an input that direct tracing cannot have.
 
-    Of subclasses it may have those that tell how they are made of plain tensors, as DTensor does, and parameters, whose
-    results are plain tensors. Of others it loses the type of the results.
+    Of subclasses it may have those that tell how they are made of plain tensors, as DTensor does, and those to which
+    operators are what they are to a parameter. What others override by `__torch_function__` gets lost in a graph.
     """
-    has_plain_results = type(tensor) in (Tensor, nn.Buffer) or issubclass(type(tensor), nn.Parameter)
-    return has_plain_memory(tensor) and (has_plain_results or is_traceable_wrapper_subclass(tensor))
+    kind = type(tensor)
+    overrides = kind.__torch_function__ is not nn.Parameter.__torch_function__
+    overrides |= kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+    plain = kind in (Tensor, nn.Buffer) or not overrides
+    return has_plain_memory(tensor) and (plain or is_traceable_wrapper_subclass(tensor))
 
 
 def identity_pattern(tensors: Sequence[Tensor]) -> tuple[int, ...]:

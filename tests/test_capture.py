@@ -474,6 +474,28 @@ def test_dropout_without_a_mask_returns_its_input(capture, random):
     torch.testing.assert_close(w.grad, 2 * torch.autograd.grad(doubled(x, w).sum(), w)[0])
 
 
+class Tripling(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        return result * 3 if func in (torch.matmul, torch.ops.aten.mm.default) else result
+
+
+@pytest.mark.filterwarnings("ignore::aotkit.EagerCallWarning")
+def test_operators_that_an_input_overrides_stay_in_python():
+    """In TorchDynamo's graphs they would be done twice, and results would lose their type."""
+
+    def f(x, w):
+        return torch.sin(torch.matmul(x, w)), w.exp()
+
+    x, w = torch.randn(2, 3).as_subclass(Tripling), torch.randn(3, 3, requires_grad=True)
+    compiled = aotkit.compile(f, backend="nop", capture="dynamo")
+    for _ in range(2):
+        for got, want in zip(compiled(x, w), f(x, w), strict=True):
+            assert type(got) is type(want)
+            torch.testing.assert_close(got.as_subclass(torch.Tensor), want.as_subclass(torch.Tensor))
+
+
 class Averaging(nn.Module):
     """Saves what a buffer was before the call, and moves it on."""
 

@@ -72,6 +72,7 @@ from aotkit.aot.saved_inputs import copy_saved_mutated_inputs, save_viewed_input
 from aotkit.aot.shared_random import SharedRandom
 from aotkit.aot.statistics import correct_statistics
 from aotkit.aot.tensors import (
+    end_graph_of_overridden,
     has_storage,
     hidden_overlap,
     is_for_dynamo,
@@ -138,6 +139,7 @@ __all__ = [
     "dynamo_backend",
     "dynamo_compile",
     "effect_tokens",
+    "end_graph_of_overridden",
     "ends_graph",
     "environment",
     "generators_of",

@@ -66,16 +66,30 @@ def has_plain_memory(tensor: Tensor) -> bool:
 
 
 def is_for_dynamo(tensor: Tensor) -> bool:
-    """Whether TorchDynamo may have an input that direct tracing cannot have.
+    """Whether TorchDynamo may have an input that direct tracing cannot have."""
+    return has_plain_memory(tensor) and not _overrides(tensor)
 
-    Of subclasses it may have those that tell how they are made of plain tensors, as DTensor does, and those to which
-    operators are what they are to a parameter. What others override by `__torch_function__` gets lost in a graph.
+
+def end_graph_of_overridden(inputs: Sequence[Any]) -> None:
+    """Have Dynamo leave operators on what overrides them in Python.
+
+    Its graph has in it what they do there, but runs on the input itself, to which they do it once more; and the results
+    have lost their type.
     """
+    from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorException
+
+    for tensor in inputs:
+        if isinstance(tensor, Tensor) and not isinstance(tensor, FakeTensor) and _overrides(tensor):
+            raise UnsupportedFakeTensorException(f"an input is a {type(tensor).__name__}, which overrides operators")
+
+
+def _overrides(tensor: Tensor) -> bool:
+    """Whether operators do something else to a subclass, that does not tell how it is made of plain tensors."""
     kind = type(tensor)
-    overrides = kind.__torch_function__ is not nn.Parameter.__torch_function__
-    overrides |= kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
-    plain = kind in (Tensor, nn.Buffer) or not overrides
-    return has_plain_memory(tensor) and (plain or is_traceable_wrapper_subclass(tensor))
+    if kind in (Tensor, nn.Buffer) or is_traceable_wrapper_subclass(tensor):
+        return False
+    function, dispatch = nn.Parameter.__torch_function__, Tensor.__torch_dispatch__
+    return kind.__torch_function__ is not function or kind.__torch_dispatch__ is not dispatch
 
 
 def identity_pattern(tensors: Sequence[Tensor]) -> tuple[int, ...]:

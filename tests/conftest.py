@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(config, items):
     """What is about safety, or is marked as `thinned`, meets each value of its parameters, but not in all combinations.
 
     Every second of them runs, and of these every third one where backends and partitioners are combined; the others run
-    in `make sweep`. So does whatever is asked for by its name.
+    in `make sweep`, or where tests are asked for by their names.
     """
     if config.getoption("lf", False) or any("::" in argument for argument in config.args):
         return

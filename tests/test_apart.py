@@ -6,9 +6,7 @@ import torch
 
 from aotkit.aot.apart import Apart
 
-pytestmark = [
-    pytest.mark.parametrize("in_tier", ["python", "native"], indirect=True),
-]
+pytestmark = pytest.mark.parametrize("in_tier", ["python", "native"], indirect=True)
 
 
 def test_whatever_moves_is_looked_at_again():

@@ -107,9 +107,8 @@ def _watch_backward(node: Any, name: str, uses: Sequence[frozenset[int]] | None)
         nonlocal drops
         if torch.is_grad_enabled():
             raise UnsupportedError(SECOND_DERIVATIVE.format(repr(name)))
-        absent = [g is None for g in incoming]
         # Else no gradient is absent, and autograd need not show all of them to Python.
-        if not drops and (all(absent) if uses is None else any(absent)):
+        if not drops and (all if uses is None else any)(g is None for g in incoming):
             drops = True
             # The node itself, which must not be kept alive by a hook of its own.
             torch._C._current_autograd_node().register_hook(drop_unused)

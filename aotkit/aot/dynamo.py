@@ -205,8 +205,8 @@ def graph_to_trace(gm: GraphModule, *, shared: bool, seeded: bool) -> GraphModul
         seed._dynamo_source = None
 
     def run(seed: Tensor | None, *inputs: Any) -> Any:
-        draws = Draws(seed, has_values=get_proxy_mode() is not None) if shared else None
-        with nullcontext() if draws is None else SharedRandom(draws), EagersDropout():
+        has_values = get_proxy_mode() is not None
+        with SharedRandom(Draws(seed, has_values=has_values)) if shared else nullcontext(), EagersDropout():
             return PropagateUnbackedSymInts(outer, graph=inner).run(*inputs)
 
     graph.output(graph.call_function(run, (seed, *inputs)))

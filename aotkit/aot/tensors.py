@@ -84,7 +84,7 @@ def end_graph_of_overridden(inputs: Sequence[Any]) -> None:
 
 
 def _overrides(tensor: Tensor) -> bool:
-    """Whether operators do something else to a subclass, that does not tell how it is made of plain tensors."""
+    """Whether operators do something else to a subclass that does not tell how it is made of plain tensors."""
     kind = type(tensor)
     if kind in (Tensor, nn.Buffer) or is_traceable_wrapper_subclass(tensor):
         return False

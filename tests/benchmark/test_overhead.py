@@ -64,7 +64,11 @@ def few_rivals(monkeypatch):
     return rivals
 
 
-def test_every_real_rival_equals_eager_and_is_timed_in_every_phase():
+def test_every_real_rival_equals_eager_and_is_timed_in_every_phase(monkeypatch):
+    # However slow the machine is, a sample is as many calls as may be.
+    monkeypatch.setattr(overhead, "SAMPLE_SECONDS", {"cpu": 1000.0})
+    monkeypatch.setattr(overhead, "MOST_CALLS", 8)
+    monkeypatch.setattr(overhead, "MOST_GRAPHS", 8)
     report = overhead.overhead(["tutorial-2x4"], seconds=0)
     names = list(variants("cpu"))
     assert {"eager", "aot_function", "aotkit"} <= set(names)
@@ -73,7 +77,7 @@ def test_every_real_rival_equals_eager_and_is_timed_in_every_phase():
     for row in report.rows:
         assert len(row.samples.cpu) == len(row.samples.wall) >= 7
         assert min(row.samples.wall) > 0
-        assert row.calls == next(r.calls for r in report.rows if r.phase == row.phase)  # all do the same work
+        assert row.calls == 8
         assert (report.ratio(row, "eager", "cpu") is None) == (row.variant == "eager")
 
 

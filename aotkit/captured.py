@@ -66,10 +66,10 @@ class CapturedCompiler:
         self.__name__ = f"aotkit_{recipe.backend_name}_{recipe.partition_name}"
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
-        aot.end_graph_of_overridden(example_inputs)
         gm, attributes = aot.attributes_as_inputs(gm)
         piece = CapturedGraph(gm, attributes, self._recipe, self.fall_back)
         try:
+            aot.end_graph_of_foreign(gm, example_inputs)
             piece.compile(gm, [*example_inputs, *aot.as_traced(attributes, example_inputs)])
         except AotkitError as e:
             piece.fail(e)

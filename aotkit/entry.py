@@ -56,7 +56,8 @@ class Entry:
             tensors, seeds = tensors[: len(signature.tensors)], tensors[len(signature.tensors) :]
             with recording_source(module), reads, aot.no_other_randomness(recipe.name), signature.randomness(*seeds):
                 reads.inputs = {id(t) for t in tensors}
-                computed = outputs.flatten(signature.run("traced", tensors))
+                returned = signature.run("traced", tensors)
+            computed = outputs.flatten(returned, tensors)
             # The first time, nothing is decomposed yet.
             pipeline.strides = pipeline.strides or aot.strides_of(computed)
             return computed
@@ -259,12 +260,18 @@ class _Outputs:
         self._leaves: list[Any] = []
         self._spec: Any = None
 
-    def flatten(self, outputs: Any) -> list[Any]:
+    def flatten(self, outputs: Any, inputs: Sequence[Any]) -> list[Any]:
+        given = {id(x) for x in inputs}
         leaves, self._spec = pytree.tree_flatten(outputs, is_leaf=lambda value: isinstance(value, torch.Size))
         computed = []
         self._leaves = []
         for leaf in leaves:
             if aot.is_traced(leaf):
+                if leaf.requires_grad and leaf.is_leaf and id(leaf) not in given:
+                    raise TraceError(
+                        f"the function returns a leaf that it makes itself, of shape {list(leaf.shape)}: a compiled "
+                        "graph would not give it a gradient of its own. Use capture='dynamo'."
+                    )
                 self._leaves.append(_COMPUTED)
                 computed.append(leaf)
             elif isinstance(leaf, torch.Size) and not is_size(leaf):

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from aotkit import aot
 from aotkit.aot import pytree
 from aotkit.arguments import Arguments
 from aotkit.copies import Plan, run_on_copies
-from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError
+from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, is_out_of_memory
 from aotkit.executed import watching
 from aotkit.places import in_copied_context
 from aotkit.random import Draws, SeedNeeded, new_seed
@@ -19,6 +20,8 @@ from aotkit.recipe import Recipe
 from aotkit.storages import Storages
 from aotkit.substitution import substituted
 from aotkit.walk import Walk
+
+_ABSENT = object()
 
 
 class Signature:
@@ -64,6 +67,7 @@ class Signature:
         before = pytree.tree_flatten((args, kwargs))
         replacements = dict(zip(captured, tensors[n:], strict=True))
         walk, untouched = self._walk, Storages(tensors, self.names)
+        attributes = [dict(vars(t)) for t in tensors]
         with watching(walk.unfollowed), substituted(walk.slots, walk.containers, walk.caches, replacements, doing):
             outputs = self._fn(*args, **kwargs)
             leaves, spec = pytree.tree_flatten((args, kwargs))
@@ -73,7 +77,17 @@ class Signature:
                     "would not repeat that. Return the new value instead, or use capture='dynamo'."
                 )
             untouched.verify()
+            self._refuse_new_attributes(tensors, attributes)
             yield outputs
+
+    def _refuse_new_attributes(self, tensors: Sequence[Any], before: Sequence[dict[str, Any]]) -> None:
+        for name, tensor, old in zip(self.names, tensors, before, strict=False):  # a seed may follow
+            for key in vars(tensor).keys() | old.keys():
+                if vars(tensor).get(key, _ABSENT) is not old.get(key, _ABSENT):
+                    raise TraceError(
+                        f"the function assigns {key!r} of {name!r}, which belongs to the tensor of one call and not to "
+                        "a graph. Do that outside of the compiled function, or use capture='dynamo'."
+                    )
 
     def plan(self) -> Plan:
         """How to run the function on copies of its inputs."""
@@ -107,14 +121,19 @@ def outcome_in_eager(signature: Signature) -> Any:
 
     Raises:
         OwnError: the function raises.
+        EagerOnly: only the backward pass of what it returns does, such as one that the function has already run.
     """
     run = functools.partial(signature.running, "run on copies of its inputs")
+    returned: list[bool] = []
+    plan = replace(signature.plan(), before_backward=lambda: returned.append(True))
     try:
-        return run_on_copies(run, signature.tensors, signature.plan())
+        return run_on_copies(run, signature.tensors, plan)
     except SeedNeeded:
         signature.seeded = True
         return outcome_in_eager(signature)
     except (AotkitError, EagerOnly):
         raise
     except Exception as e:
+        if returned and not is_out_of_memory(e):
+            raise EagerOnly(f"the backward pass of what it returns raises {type(e).__name__}: {e}") from e
         raise OwnError(e) from e

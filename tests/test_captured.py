@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
 
 import aotkit
 import aotkit.captured
@@ -304,3 +305,39 @@ def test_a_backend_may_return_an_input(capture, tier, monkeypatch):
         assert x.grad_fn is before
         assert y is not x
         assert torch.equal(torch.autograd.grad(y.sum() + x.sum(), x)[0], torch.full((3,), 2.0))
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage:UserWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("check", [True, False])
+def test_nested_tensors_stay_in_python(check):
+    """As the images of several sizes in vit-pytorch's NaViT: the check can neither copy nor compare them."""
+
+    class Head(nn.Module):
+        def forward(self, x):
+            return x.cos() * 2
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+            self.head = Head()
+
+        def forward(self, *images):
+            x = torch.nested.nested_tensor([i.sin() for i in images], layout=torch.jagged)
+            torch._dynamo.graph_break()
+            q, k, v = (layer(x).unflatten(-1, (2, 4)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+            x = scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+            torch._dynamo.graph_break()
+            return self.head(torch.stack([t.sum(0) for t in x.unbind()]))
+
+    net = Net()
+    compiled = aotkit.compile(net, backend="nop", check=check)
+    for _ in range(2):
+        images = torch.randn(3, 8), torch.randn(5, 8)
+        got, want = compiled(*images), net(*images)
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(*(torch.autograd.grad(y.sum(), [*net.parameters()]) for y in (got, want)))
+    explanation = compiled.explain(*images)
+    assert explanation.pieces == 1
+    assert "nested tensor" in str(explanation)

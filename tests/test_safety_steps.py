@@ -58,6 +58,33 @@ def test_each_call_is_one_step(optimizer, backend, capture):
         torch.testing.assert_close(model.state_dict(), eager.state_dict())
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("backend", ["nop", "inductor"])
+def test_a_hidden_state_is_carried_over_though_its_graph_is_used_up(backend):
+    """As in language models of pytorch/examples: not the step raises, but the backward pass of what it returns."""
+
+    def step(model, x, hidden):
+        hidden = torch.tanh(model(x) + hidden.detach())
+        loss = hidden.square().mean()
+        loss.backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+                p.grad = None
+        return loss.detach(), hidden
+
+    model = nn.Linear(4, 8)
+    eager = copy.deepcopy(model)
+    compiled = aotkit.compile(step, backend=backend, strict=True)
+    ours = eagers = torch.zeros(3, 8)
+    for _ in range(3):
+        x = torch.randn(3, 4)
+        loss, ours = compiled(model, x, ours)
+        want, eagers = step(eager, x, eagers)
+        torch.testing.assert_close((loss, ours), (want, eagers))
+        torch.testing.assert_close(model.state_dict(), eager.state_dict())
+
+
 def test_a_tensor_that_the_graph_holds_is_an_input():
     """Its wrong value is told, and it is itself what a call changes."""
     model = nn.Linear(2, 2)

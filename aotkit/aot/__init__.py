@@ -25,6 +25,7 @@ from aotkit.aot.dynamo import (
     captured_names,
     dynamo_backend,
     dynamo_compile,
+    end_graph_of_foreign,
     ends_graph,
     graph_break_of,
     graph_breaks,
@@ -72,7 +73,6 @@ from aotkit.aot.saved_inputs import copy_saved_mutated_inputs, save_viewed_input
 from aotkit.aot.shared_random import SharedRandom
 from aotkit.aot.statistics import correct_statistics
 from aotkit.aot.tensors import (
-    end_graph_of_overridden,
     has_storage,
     hidden_overlap,
     is_for_dynamo,
@@ -139,7 +139,7 @@ __all__ = [
     "dynamo_backend",
     "dynamo_compile",
     "effect_tokens",
-    "end_graph_of_overridden",
+    "end_graph_of_foreign",
     "ends_graph",
     "environment",
     "generators_of",

@@ -12,15 +12,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 from torch.utils.checkpoint import checkpoint
 
 from aotkit.aot.environment import EagersDropout
 from aotkit.aot.graphs import copy_graph
+from aotkit.aot.in_place_results import correct_in_place_results
 from aotkit.aot.new_storages import assign_data
 from aotkit.aot.shared_random import SharedRandom
+from aotkit.aot.tensors import overrides_operators
 from aotkit.errors import AotkitError, TraceError, UnknownNameError
 from aotkit.objects import is_installed
 from aotkit.random import Draws
@@ -65,6 +67,7 @@ def dynamo_compile(
     from torch._dynamo import config
     from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit
 
+    correct_in_place_results()
     compiled, parts = _compiled_by_dynamo(fn, backend, dynamic)
     # `config.patch` would leave some memory behind in each call.
     limit: Any = config._make_closure_patcher(fail_on_recompile_limit_hit=strict, recompile_limit=MOST_DYNAMO_VARIANTS)
@@ -147,6 +150,26 @@ def ends_graph(error: Exception) -> bool:
     from torch._dynamo.exc import exceptions_allowed_to_be_fallback
 
     return isinstance(error, exceptions_allowed_to_be_fallback)
+
+
+def end_graph_of_foreign(gm: GraphModule, inputs: Sequence[Any]) -> None:
+    """Have Dynamo leave in Python what a graph cannot do as eager does it, or the check not compare.
+
+    Where an input overrides operators, the graph has in it what they do there, but runs on the input itself, to which
+    they do it once more; and the results have lost their type.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorException
+
+    for tensor in inputs:
+        if isinstance(tensor, Tensor) and not isinstance(tensor, FakeTensor) and overrides_operators(tensor):
+            raise UnsupportedFakeTensorException(f"an input is a {type(tensor).__name__}, which overrides operators")
+    if any(isinstance(x, Tensor) and x.is_nested for x in (*inputs, *captured_results(gm))):
+        raise UnsupportedFakeTensorException("it takes or makes a nested tensor, which could not be checked")
+    given = {id(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")}
+    for method in ("__delattr__", "requires_grad_"):
+        for node in gm.graph.find_nodes(op="call_method", target=method):
+            if id(node.args[0].meta.get("example_value")) in given:
+                raise UnsupportedFakeTensorException(f"it calls {method!r} of an input, which a graph does not repeat")
 
 
 def graph_breaks() -> dict[str, int]:
@@ -234,6 +257,12 @@ def _checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def captured_names(gm: GraphModule) -> list[str]:
     """What the user calls the inputs of a graph that Dynamo captured: `layer.weight`, `args[0]`."""
     return [_captured_name(node) for node in gm.graph.find_nodes(op="placeholder")]
+
+
+def captured_results(gm: GraphModule) -> list[Any]:
+    """The fake results of a graph that Dynamo captured; None for what it does not know, and for constants."""
+    results: Any = gm.graph.output_node().args[0]
+    return [node.meta.get("example_value") if isinstance(node, Node) else None for node in results]
 
 
 def _captured_name(node: Any) -> str:

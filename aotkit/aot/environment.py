@@ -164,7 +164,7 @@ class TensorReads(EagersDropout):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         self.offsets = self.offsets or func in self._OFFSETS
-        is_set = getattr(func, "__name__", "") == "__set__"
+        is_set = getattr(func, "__name__", "") in ("__set__", "__delete__")
         # Whatever has its data replaced shares memory from then on, which tracing does not see.
         if func == self._SET_DATA or ((is_set or func in self._STATE) and args and id(args[0]) in self.inputs):
             what = getattr(getattr(func, "__self__", func), "__name__", "an attribute")

@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
+from aotkit.aot.dynamo import captured_results
 from aotkit.aot.graph_modules import renew_code
 from aotkit.aot.new_storages import IS_NEW_STORAGE
 
@@ -38,8 +39,7 @@ def strides_of_captured(gm: GraphModule) -> list[Sequence[Any] | None]:
         if not unknown.isdisjoint(node.all_input_nodes) or (node.target is F.dropout and _has_other_strides(node)):
             unknown.add(node)
     results: Any = gm.graph.output_node().args[0]
-    known = [r.meta.get("example_value") if isinstance(r, Node) and r not in unknown else None for r in results]
-    return strides_of(known)
+    return strides_of([None if r in unknown else x for r, x in zip(results, captured_results(gm), strict=True)])
 
 
 def _has_other_strides(node: Node) -> bool:

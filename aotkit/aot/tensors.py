@@ -67,23 +67,10 @@ def has_plain_memory(tensor: Tensor) -> bool:
 
 def is_for_dynamo(tensor: Tensor) -> bool:
     """Whether TorchDynamo may have an input that direct tracing cannot have."""
-    return has_plain_memory(tensor) and not _overrides(tensor)
+    return has_plain_memory(tensor) and not overrides_operators(tensor)
 
 
-def end_graph_of_overridden(inputs: Sequence[Any]) -> None:
-    """Have Dynamo leave operators on what overrides them in Python.
-
-    Its graph has in it what they do there, but runs on the input itself, to which they do it once more; and the results
-    have lost their type.
-    """
-    from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorException
-
-    for tensor in inputs:
-        if isinstance(tensor, Tensor) and not isinstance(tensor, FakeTensor) and _overrides(tensor):
-            raise UnsupportedFakeTensorException(f"an input is a {type(tensor).__name__}, which overrides operators")
-
-
-def _overrides(tensor: Tensor) -> bool:
+def overrides_operators(tensor: Tensor) -> bool:
     """Whether operators do something else to a subclass that does not tell how it is made of plain tensors."""
     kind = type(tensor)
     if kind in (Tensor, nn.Buffer) or is_traceable_wrapper_subclass(tensor):

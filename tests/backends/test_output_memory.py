@@ -15,6 +15,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("fn", FUNCTIONS.values(), ids=FUNCTIONS)
 def test_outputs_are_apart_from_inputs_and_each_other(fn, grad, backend, partitioner):

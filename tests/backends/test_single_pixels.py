@@ -88,6 +88,7 @@ def test_networks_that_end_or_begin_with_one_pixel(net, shape, partition):
     assert fast.report(x).passed
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("case", POOLING)
 @pytest.mark.parametrize("channels", [1, 16])
 def test_windows_over_what_was_computed_in_the_same_kernel(case, channels):

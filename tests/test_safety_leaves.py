@@ -1,0 +1,53 @@
+"""Leaves of autograd that a function makes itself, and returns: a caller differentiates by them."""
+
+import pytest
+import torch
+from torch import nn
+
+import aotkit
+
+from .agreement import agrees
+
+WAYS = {
+    "detached": lambda x: x.clone().detach().requires_grad_(),
+    "made": lambda x: torch.ones(3, requires_grad=True),
+    "parameter": lambda x: nn.Parameter(x.detach()),
+    "the input's values": lambda x: x.detach().requires_grad_(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@agrees
+def test_it_has_a_gradient_of_its_own(compile, way):
+    """As the coordinates that siren's networks return beside what they make of them."""
+
+    def f(x, w):
+        coordinates = WAYS[way](x)
+        return {"of": coordinates, "values": (coordinates * w).sin()}
+
+    f = compile(f)
+    for _ in range(2):
+        w = torch.randn(3, requires_grad=True)
+        found = f(torch.randn(3), w)
+        yield found["of"].is_leaf
+        yield torch.autograd.grad(found["values"].sum(), [found["of"], w], retain_graph=True)
+        found["values"].sum().backward()
+        yield found["of"].grad
+
+
+def test_a_leaf_that_the_function_received_is_no_such_leaf():
+    w = torch.randn(3, requires_grad=True)
+    compiled = aotkit.compile(lambda x: (w, x, w * x), backend="nop", capture="aot")
+    x = torch.randn(3, requires_grad=True)
+    assert compiled(x)[0] is w
+    assert compiled(x)[1] is x
+    assert compiled.explain(x).capture == "aot"
+
+
+def test_one_graph_cannot_have_it():
+    def f(x):
+        leaf = x.detach().requires_grad_()
+        return leaf, leaf.sin()
+
+    with pytest.raises(aotkit.TraceError, match=r"returns a leaf that it makes itself.*capture='dynamo'"):
+        aotkit.compile(f, backend="nop", capture="aot")(torch.randn(3))

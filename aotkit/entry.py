@@ -267,10 +267,10 @@ class _Outputs:
         self._leaves = []
         for leaf in leaves:
             if aot.is_traced(leaf):
-                if leaf.requires_grad and leaf.is_leaf and id(leaf) not in given:
+                if isinstance(leaf, Tensor) and id(leaf) not in given and (what := aot.beyond_values(leaf)):
                     raise TraceError(
-                        f"the function returns a leaf that it makes itself, of shape {list(leaf.shape)}: a compiled "
-                        "graph would not give it a gradient of its own. Use capture='dynamo'."
+                        f"the function returns a tensor of shape {list(leaf.shape)} to which it has given {what}; a "
+                        "compiled graph would not. Use capture='dynamo'."
                     )
                 self._leaves.append(_COMPUTED)
                 computed.append(leaf)

@@ -1,4 +1,4 @@
-"""Leaves of autograd that a function makes itself, and returns: a caller differentiates by them."""
+"""Results that have more than values: leaves of autograd that a function makes itself, attributes, kept gradients."""
 
 import pytest
 import torch
@@ -49,5 +49,23 @@ def test_one_graph_cannot_have_it():
         leaf = x.detach().requires_grad_()
         return leaf, leaf.sin()
 
-    with pytest.raises(aotkit.TraceError, match=r"returns a leaf that it makes itself.*capture='dynamo'"):
+    with pytest.raises(aotkit.TraceError, match=r"returns .* given a gradient of its own, as a leaf.*capture='dynamo'"):
         aotkit.compile(f, backend="nop", capture="aot")(torch.randn(3))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@agrees(eager=None)
+def test_what_else_a_result_has(compile):
+    def f(x):
+        noted, retained = x.sin(), x.cos()
+        noted.aux = noted.sum()
+        if retained.requires_grad:
+            retained.retain_grad()
+        return noted, retained, nn.Parameter(x.detach() * 2, requires_grad=False)
+
+    f = compile(f)
+    for _ in range(2):
+        x = torch.randn(3, requires_grad=True)
+        noted, retained, parameter = f(x)
+        (noted.aux * retained).sum().backward()
+        yield x.grad, retained.grad, isinstance(parameter, nn.Parameter), parameter.requires_grad

@@ -85,6 +85,40 @@ def test_a_hidden_state_is_carried_over_though_its_graph_is_used_up(backend):
         torch.testing.assert_close(model.state_dict(), eager.state_dict())
 
 
+def test_a_rate_that_the_step_itself_changes():
+    """TorchDynamo makes an input of it, and an output that is right for this value alone, to which its guards hold."""
+
+    def step(p, state):
+        with torch.no_grad():
+            p -= state["rate"] * p.grad
+        state["rate"] *= 0.5
+
+    p, state = nn.Parameter(torch.ones(2)), {"rate": 0.5}
+    p.grad = torch.ones(2)
+    compiled = aotkit.compile(step, backend="nop", capture="dynamo", strict=True)
+    for i in range(1, 4):
+        compiled(p, state)
+        assert state["rate"] == 0.5 ** (i + 1)
+        assert p.tolist() == [0.5**i] * 2
+
+
+def test_a_step_that_needs_gradients_which_copies_do_not_have():
+    def step(p):
+        with torch.no_grad():
+            p -= 0.5 * p.grad
+
+    strict = aotkit.compile(step, backend="nop", strict=True)
+    compiled = aotkit.compile(step, backend="nop")
+    p = nn.Parameter(torch.ones(2))
+    p.grad = torch.ones(2)
+    with pytest.warns(aotkit.EagerCallWarning, match="on copies of its inputs it raises TypeError"):
+        compiled(p)
+    for call in (compiled, strict):
+        call(p)
+        assert call.explain(p).pieces == 1
+    assert p.tolist() == [1 - 5 * 0.5] * 2
+
+
 def test_a_tensor_that_the_graph_holds_is_an_input():
     """Its wrong value is told, and it is itself what a call changes."""
     model = nn.Linear(2, 2)

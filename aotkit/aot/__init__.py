@@ -23,6 +23,7 @@ from aotkit.aot.donation import donated_inputs, sparing_retained
 from aotkit.aot.dynamo import (
     MOST_DYNAMO_VARIANTS,
     captured_names,
+    captured_scalars,
     dynamo_backend,
     dynamo_compile,
     end_graph_of_foreign,
@@ -51,6 +52,7 @@ from aotkit.aot.environment import (
 from aotkit.aot.fakes import Fakes
 from aotkit.aot.graph_modules import graph_module
 from aotkit.aot.graphs import (
+    beyond_values,
     boxed,
     copy_graph,
     copy_repeated_gradients,
@@ -123,8 +125,10 @@ __all__ = [
     "assigned_data",
     "assigning",
     "attributes_as_inputs",
+    "beyond_values",
     "boxed",
     "captured_names",
+    "captured_scalars",
     "compile_alone",
     "compile_captured",
     "copy_changing_inputs",

@@ -259,6 +259,12 @@ def captured_names(gm: GraphModule) -> list[str]:
     return [_captured_name(node) for node in gm.graph.find_nodes(op="placeholder")]
 
 
+def captured_scalars(gm: GraphModule) -> frozenset[int]:
+    """Which inputs of a graph that Dynamo captured are tensors made of a Python number: guards may fix its value."""
+    args = [node.meta.get("grapharg") for node in gm.graph.find_nodes(op="placeholder")]
+    return frozenset(i for i, arg in enumerate(args) if arg is not None and not arg.is_tensor)
+
+
 def captured_results(gm: GraphModule) -> list[Any]:
     """The fake results of a graph that Dynamo captured; None for what it does not know, and for constants."""
     results: Any = gm.graph.output_node().args[0]

@@ -65,6 +65,16 @@ def is_traced(value: Any) -> bool:
     return isinstance(value, FunctionalTensor | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
+def beyond_values(tensor: Tensor) -> str | None:
+    """What a tensor inside a traced function has that is no value, and that a result of a graph would lack."""
+    if tensor.requires_grad and tensor.is_leaf:
+        return "a gradient of its own, as a leaf"
+    if tensor.retains_grad:
+        return "a gradient that it retains"
+    attributes = vars(tensor).keys() - {"elem"}  # functionalization's
+    return f"the attribute {min(attributes)!r}" if attributes else None
+
+
 def sparse_nodes(gm: GraphModule) -> list[str]:
     """The nodes of a graph whose value is a tensor of another layout than strided."""
     values = {node.name: node.meta.get("val") for node in gm.graph.nodes}

@@ -44,6 +44,14 @@ def test_a_leaf_that_the_function_received_is_no_such_leaf():
     assert compiled.explain(x).capture == "aot"
 
 
+def test_views_in_inference_mode_have_no_more_than_values():
+    compiled = aotkit.compile(lambda x: x.sin().view(-1), backend="nop")
+    with torch.inference_mode():
+        x = torch.randn(2, 3)
+        compiled(x)
+        assert compiled.explain(x).capture == "aot"
+
+
 def test_one_graph_cannot_have_it():
     def f(x):
         leaf = x.detach().requires_grad_()

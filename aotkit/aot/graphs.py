@@ -71,7 +71,7 @@ def beyond_values(tensor: Tensor) -> str | None:
         return "a gradient of its own, as a leaf"
     if tensor.retains_grad:
         return "a gradient that it retains"
-    attributes = vars(tensor).keys() - {"elem"}  # functionalization's
+    attributes = vars(tensor).keys() - {"elem", "_inference_mode_base"}  # functionalization's own
     return f"the attribute {min(attributes)!r}" if attributes else None
 
 

@@ -117,7 +117,7 @@ class CapturedGraph:
         # The inputs to which it gives other storages, as the function does, and their strides, unless these are open.
         self._assigned: Mapping[int, tuple[int, ...] | None] = {}
         self._attributes = attributes
-        self._scalars = aot.captured_scalars(gm)  # which the check leaves as they are
+        self._fixed = aot.fixed_scalars(gm)  # which the check leaves as they are
         self._recipe = recipe
         self._fall_back = fall_back
         self._run: Callable[..., Sequence[Any]] = self._gm
@@ -243,7 +243,7 @@ class CapturedGraph:
 
     def _compare(self, inputs: Sequence[Any], input_names: Sequence[str]) -> CheckReport:
         recipe = self._recipe
-        where = [i for i, x in enumerate(inputs) if isinstance(x, Tensor) and i not in self._scalars]
+        where = [i for i, x in enumerate(inputs) if isinstance(x, Tensor) and i not in self._fixed]
         tensors = [inputs[i] for i in where]
         names = [input_names[i] for i in where]
         plan = Plan(randomness=self._randomness)

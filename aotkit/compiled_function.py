@@ -260,15 +260,13 @@ class CompiledFunction(Generic[P, R]):
         except EagerOnly as e:
             return self._call_eagerly(str(e), args, kwargs)
         except OwnError as e:
+            # It shall raise that once more, now having done to its inputs what it does before.
+            result = self.__wrapped__(*args, **kwargs)
             reason = f"on copies of its inputs it raises {type(e.error).__name__}: {e.error}"
-            if self._options["capture"] == "aot" or not self._options["strict"]:
-                # It shall raise that once more, now having done to its inputs what it does before.
-                result = self.__wrapped__(*args, **kwargs)
-                if self._options["capture"] == "auto":  # it lacks what copies have not: `.grad`, memory
-                    self._hand_over(reason)
-                self._tell_of_eager_call(reason)
-                return result
-            found = self._hand_over(reason)
+            if self._options["capture"] == "auto":  # it lacks what copies have not, such as `.grad`
+                self._hand_over(reason)
+            self._tell_of_eager_call(reason)
+            return result
         if isinstance(found, Entry):
             return found.run(tensors)
         if isinstance(found, Failure):  # of which the user has been warned

@@ -261,13 +261,12 @@ class _Outputs:
         self._spec: Any = None
 
     def flatten(self, outputs: Any, inputs: Sequence[Any]) -> list[Any]:
-        given = {id(x) for x in inputs}
         leaves, self._spec = pytree.tree_flatten(outputs, is_leaf=lambda value: isinstance(value, torch.Size))
         computed = []
         self._leaves = []
         for leaf in leaves:
             if aot.is_traced(leaf):
-                if isinstance(leaf, Tensor) and id(leaf) not in given and (what := aot.beyond_values(leaf)):
+                if isinstance(leaf, Tensor) and (what := aot.beyond_values(leaf, inputs)):
                     raise TraceError(
                         f"the function returns a tensor of shape {list(leaf.shape)} to which it has given {what}; a "
                         "compiled graph would not. Use capture='dynamo'."

@@ -22,6 +22,7 @@ from aotkit.substitution import substituted
 from aotkit.walk import Walk
 
 _ABSENT = object()
+USED_UP = "backward through the graph a second time"  # in the error of a function that has run the backward pass itself
 
 
 class Signature:
@@ -81,7 +82,7 @@ class Signature:
             yield outputs
 
     def _refuse_new_attributes(self, tensors: Sequence[Any], before: Sequence[dict[str, Any]]) -> None:
-        for name, tensor, old in zip(self.names, tensors, before, strict=False):  # a seed may follow
+        for name, tensor, old in zip(self.names, tensors, before, strict=True):
             for key in vars(tensor).keys() | old.keys():
                 if vars(tensor).get(key, _ABSENT) is not old.get(key, _ABSENT):
                     raise TraceError(
@@ -135,5 +136,8 @@ def outcome_in_eager(signature: Signature) -> Any:
         raise
     except Exception as e:
         if returned and not is_out_of_memory(e):
-            raise EagerOnly(f"the backward pass of what it returns raises {type(e).__name__}: {e}") from e
+            # Another way of capture is no help where an operator has no derivative.
+            raise EagerOnly(
+                f"the backward pass of what it returns raises {type(e).__name__}: {e}", final=USED_UP not in str(e)
+            ) from e
         raise OwnError(e) from e

@@ -68,9 +68,13 @@ FUNCTIONS = [
 @pytest.mark.filterwarnings("ignore::aotkit.errors.EagerCallWarning")
 @pytest.mark.parametrize("capture", ["auto", "dynamo"])
 @pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("inside", [True, False])
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
-def test_it_is_as_in_eager(function, check, capture):
+def test_it_is_as_in_eager(function, inside, check, capture):
     """What an in-place operator returns is the input, to TorchDynamo another tensor: pytorch/pytorch#113160."""
+
+    if inside:
+        function = torch.no_grad()(function)
 
     def seen(fn):
         p = nn.Parameter(torch.arange(3.0))
@@ -78,7 +82,7 @@ def test_it_is_as_in_eager(function, check, capture):
         for _ in range(2):
             p.requires_grad_()
             p.grad = torch.ones(3)
-            with torch.no_grad():
+            with torch.set_grad_enabled(inside):
                 result = fn(p)
             found.append((result, p.detach().clone(), p.grad, p.requires_grad, getattr(p, "note", None)))
         return found

@@ -36,7 +36,7 @@ def test_it_has_a_gradient_of_its_own(compile, way):
 
 
 def test_a_leaf_that_the_function_received_is_no_such_leaf():
-    w = torch.randn(3, requires_grad=True)
+    w = nn.Parameter(torch.randn(3))
     compiled = aotkit.compile(lambda x: (w, x, w * x), backend="nop", capture="aot")
     x = torch.randn(3, requires_grad=True)
     assert compiled(x)[0] is w
@@ -57,23 +57,48 @@ def test_one_graph_cannot_have_it():
         leaf = x.detach().requires_grad_()
         return leaf, leaf.sin()
 
-    with pytest.raises(aotkit.TraceError, match=r"returns .* given a gradient of its own, as a leaf.*capture='dynamo'"):
+    with pytest.raises(aotkit.TraceError, match=r"returns .* given a gradient of its own.*capture='dynamo'"):
         aotkit.compile(f, backend="nop", capture="aot")(torch.randn(3))
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-@agrees(eager=None)
-def test_what_else_a_result_has(compile):
-    def f(x):
-        noted, retained = x.sin(), x.cos()
-        noted.aux = noted.sum()
-        if retained.requires_grad:
-            retained.retain_grad()
-        return noted, retained, nn.Parameter(x.detach() * 2, requires_grad=False)
+def noted(x):
+    y = x.sin()
+    y.aux = y.sum()
+    return y
 
-    f = compile(f)
+
+def retained(x):
+    y = x.sin()
+    if y.requires_grad:
+        y.retain_grad()
+    return y
+
+
+def made_of_a_leaf(x):
+    leaf = x.detach().requires_grad_()
+    e = leaf.sin().sum()
+    return e * torch.autograd.grad(e, leaf, retain_graph=True)[0]
+
+
+def in_a_parameter(x):
+    return nn.Parameter(x.detach() * 2, requires_grad=False)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize(
+    ("function", "grad"),
+    [
+        *((f, grad) for f in (noted, retained, in_a_parameter) for grad in (True, False)),
+        (made_of_a_leaf, False),
+    ],
+)
+@agrees(eager=None)
+def test_what_else_a_result_has(compile, function, grad):
+    f = compile(function)
     for _ in range(2):
-        x = torch.randn(3, requires_grad=True)
-        noted, retained, parameter = f(x)
-        (noted.aux * retained).sum().backward()
-        yield x.grad, retained.grad, isinstance(parameter, nn.Parameter), parameter.requires_grad
+        x = torch.randn(3, requires_grad=grad)
+        y = f(x)
+        loss = (getattr(y, "aux", 1) * y).sum()
+        if loss.requires_grad:
+            loss.backward()
+        yield x.grad, y.grad, isinstance(y, nn.Parameter), y.requires_grad, getattr(y, "aux", None)

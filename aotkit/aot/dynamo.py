@@ -259,10 +259,23 @@ def captured_names(gm: GraphModule) -> list[str]:
     return [_captured_name(node) for node in gm.graph.find_nodes(op="placeholder")]
 
 
-def captured_scalars(gm: GraphModule) -> frozenset[int]:
-    """Which inputs of a graph that Dynamo captured are tensors made of a Python number: guards may fix its value."""
-    args = [node.meta.get("grapharg") for node in gm.graph.find_nodes(op="placeholder")]
-    return frozenset(i for i, arg in enumerate(args) if arg is not None and not arg.is_tensor)
+def fixed_scalars(gm: GraphModule) -> frozenset[int]:
+    """Which inputs of a graph that Dynamo captured are made of Python numbers whose values its guards fix.
+
+    Dynamo does that where a number that the graph makes of such numbers alone is one of its results.
+    """
+    places = {node: i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
+    # For what is made of numbers alone, which ones.
+    numbers: dict[Node, frozenset[int]] = {}
+    for node in gm.graph.nodes:
+        if node in places:
+            argument = node.meta.get("grapharg")
+            if argument is not None and not argument.is_tensor:
+                numbers[node] = frozenset({places[node]})
+        elif node.all_input_nodes and all(n in numbers for n in node.all_input_nodes):
+            numbers[node] = frozenset().union(*(numbers[n] for n in node.all_input_nodes))
+    results: Any = gm.graph.output_node().args[0]
+    return frozenset().union(*(numbers.get(r, ()) for r in results if isinstance(r, Node)))
 
 
 def captured_results(gm: GraphModule) -> list[Any]:

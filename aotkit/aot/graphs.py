@@ -65,10 +65,13 @@ def is_traced(value: Any) -> bool:
     return isinstance(value, FunctionalTensor | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
-def beyond_values(tensor: Tensor) -> str | None:
+def beyond_values(tensor: Tensor, inputs: Sequence[Any]) -> str | None:
     """What a tensor inside a traced function has that is no value, and that a result of a graph would lack."""
-    if tensor.requires_grad and tensor.is_leaf:
-        return "a gradient of its own, as a leaf"
+    if any(tensor is x for x in inputs):
+        return None
+    is_differentiable = any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
+    if tensor.requires_grad and (tensor.is_leaf or not is_differentiable):
+        return "a gradient of its own"
     if tensor.retains_grad:
         return "a gradient that it retains"
     attributes = vars(tensor).keys() - {"elem", "_inference_mode_base"}  # functionalization's own

@@ -52,6 +52,9 @@ def _changed(side_effects: Any, item: Any) -> Any:
 
     if not isinstance(item, TensorVariable) or item.source is not None:
         return item
-    value = item.as_proxy().node.meta.get("example_value")
-    inputs = (v for v in side_effects.id_to_variable.values() if isinstance(v, TensorVariable) and v.source is not None)
-    return next((v for v in inputs if v.as_proxy().node.meta.get("example_value") is value), item)
+    node: Any = item.as_proxy().node
+    value = node.meta.get("example_value")
+    while node is not None and node.op != "placeholder":
+        node = next((n for n in node.all_input_nodes if n.meta.get("example_value") is value), None)
+    argument = None if node is None else node.meta.get("grapharg")
+    return item if argument is None else side_effects.id_to_variable.get(id(argument.example), item)

@@ -102,6 +102,23 @@ def test_a_rate_that_the_step_itself_changes():
         assert p.tolist() == [0.5**i] * 2
 
 
+def test_a_number_that_is_no_result_takes_other_values_in_the_check():
+    """A compiler that keeps the first rate is found out."""
+    rates = []
+
+    def keeping(gm, example_inputs):
+        def run(*inputs):
+            rates.extend(x for x in inputs if x.dtype == torch.float64)
+            return gm(*(rates[0] if x.dtype == torch.float64 else x for x in inputs))
+
+        return run
+
+    compiled = aotkit.compile(lambda p, rate: (p * rate).sin() + 1, backend=keeping, capture="dynamo")
+    compiled(torch.ones(2), 0.5)
+    with pytest.raises(aotkit.MismatchError, match="in a second run with other values"):
+        compiled(torch.ones(2), 0.25)
+
+
 def test_a_step_that_needs_gradients_which_copies_do_not_have():
     def step(p):
         with torch.no_grad():

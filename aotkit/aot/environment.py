@@ -164,12 +164,12 @@ class TensorReads(EagersDropout):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         self.offsets = self.offsets or func in self._OFFSETS
-        is_set = getattr(func, "__name__", "") in ("__set__", "__delete__")
+        change = {"__set__": "assigns", "__delete__": "deletes"}.get(getattr(func, "__name__", ""))
         # Whatever has its data replaced shares memory from then on, which tracing does not see.
-        if func == self._SET_DATA or ((is_set or func in self._STATE) and args and id(args[0]) in self.inputs):
+        if func == self._SET_DATA or ((change or func in self._STATE) and args and id(args[0]) in self.inputs):
             what = getattr(getattr(func, "__self__", func), "__name__", "an attribute")
             raise TraceError(
-                f"the function {'assigns' if is_set else 'uses'} {what!r} of a tensor, which belongs to the tensor of "
+                f"the function {change or 'uses'} {what!r} of a tensor, which belongs to the tensor of "
                 "one call and not to a graph. Do that outside of the compiled function."
             )
         return super().__torch_function__(func, types, args, kwargs)

@@ -110,8 +110,8 @@ def _seconds(measured: Measured) -> str:
 
 
 def _plain(text: str) -> str:
-    """Nothing that Markdown would take for its own, and files by the names of their packages."""
-    text = re.sub(rf"\S*/site-packages/|{re.escape(str(PAGE.parents[1]))}/", "", text)
+    """Nothing that Markdown would take for its own, and paths of files from their packages on."""
+    text = re.sub(rf"\S*/(?:site-packages|python3\.\d+)/|{re.escape(str(PAGE.parents[1]))}/", "", text)
     return re.sub(r"([|*_`<>\[\]])", r"\\\1", " ".join(text.split()))
 
 

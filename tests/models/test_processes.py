@@ -68,6 +68,12 @@ def test_the_page_is_written_between_its_markers(tmp_path, monkeypatch):
     assert "second" in rest
 
 
+def test_the_page_names_no_folders_of_the_machine():
+    where = ["/home/me/env/lib/python3.11/site-packages/timm/layers.py:3", "/opt/lib/python3.11/inspect.py:4"]
+    page = report.page([row(Measured("2 graphs", [f"a at {path}" for path in where]), RIGHT)], "command")
+    assert "a at timm/layers.py:3; a at inspect.py:4" in page
+
+
 def test_a_reason_is_one_sentence_of_an_error():
     text = "TraceError: 'f' reads x.y at\n  model.py:3, which differs. Use capture='dynamo'."
     assert first_sentence(text) == "TraceError: 'f' reads x.y at model.py:3, which differs."

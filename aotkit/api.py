@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.fx import GraphModule
 
-from aotkit.captured import CapturedCompiler
-from aotkit.comparison import CheckReport
-from aotkit.compiled_function import Capture
+from aotkit.capture.dynamo_graph import CapturedCompiler
+from aotkit.checking.comparison import CheckReport
+from aotkit.compiled.function import Capture
+from aotkit.compiled.modules import function_of
 from aotkit.compiler import compile
 from aotkit.errors import UnavailableError
-from aotkit.interfaces import Backend, Graphs, Partitioner
-from aotkit.modules import function_of
+from aotkit.graphs import Graphs
+from aotkit.interfaces import Backend, Partitioner
 from aotkit.recipe import Randomness, recipe_of
 from aotkit.registry import BackendSpec, OneBackend, backend_status, named_backends
 
@@ -178,7 +179,7 @@ def by_region(
         UnknownNameError, UnavailableError: a backend cannot be had.
         TypeError, ValueError: an argument is none of the above, or a backend gets nothing.
     """
-    from aotkit import regions
+    from aotkit.stages import regions
 
     options = regions.options_of(min_region_size, horizontal, skip_ops, strict)
     return regions.shared(named_backends(backends), options)

@@ -6,7 +6,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from torch import nn
 
-from aotkit.compiled_function import Capture, CompiledFunction, OnError, options_of
+from aotkit.compiled.function import Capture, CompiledFunction, OnError, options_of
 from aotkit.interfaces import Partitioner
 from aotkit.recipe import Randomness
 from aotkit.registry import BackendSpec
@@ -90,7 +90,7 @@ def compile(
             generator. Every backend, and the eager run of the check, then draws the same numbers; they are others
             than those of uncompiled eager. "torch": torch's own operators and generators, with eager's numbers. So do
             in either case calls that run eagerly, calls with a `generator=` and operators that
-            `aotkit/random_operators.py` does not list.
+            `aotkit/random/operators.py` does not list.
         on_error: "raise", or "eager": warn and run the function uncompiled.
         strict: raise TraceError in place of the warning `EagerCallWarning` where a whole call runs uncompiled though
             nothing failed. Where TorchDynamo captures the function, that is known after the call has been made.
@@ -107,7 +107,7 @@ def compile(
     if fn is None:
         return functools.partial(compile, **options)
     if isinstance(fn, nn.Module):
-        from aotkit.modules import compile_module
+        from aotkit.compiled.modules import compile_module
 
         return compile_module(fn, options)
     return CompiledFunction(fn, **options)

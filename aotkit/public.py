@@ -2,8 +2,8 @@
 
 from aotkit import nn
 from aotkit.api import bench, by_region, check, diff, extract, frontier, memory_efficient_fusion, torch_backend
-from aotkit.comparison import CheckReport
-from aotkit.compiled_function import CompiledFunction
+from aotkit.checking.comparison import CheckReport
+from aotkit.compiled.function import CompiledFunction
 from aotkit.compiler import compile
 from aotkit.errors import (
     AotkitError,
@@ -20,7 +20,8 @@ from aotkit.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from aotkit.interfaces import Backend, GraphCompiler, Graphs, Kernel, Partitioner
+from aotkit.graphs import Graphs
+from aotkit.interfaces import Backend, GraphCompiler, Kernel, Partitioner
 from aotkit.registry import (
     backend_status,
     get_backend,

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from aotkit.interfaces import Backend, Graphs, Partitioner
-from aotkit.pipeline import Pipeline
+from aotkit.graphs import Graphs
+from aotkit.interfaces import Backend, Partitioner
 from aotkit.registry import BackendSpec, get_backend, get_partitioner, name_of
+from aotkit.stages.pipeline import Pipeline
 
 Randomness = Literal["shared", "torch"]
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import aotkit
-from aotkit import checker, culprit
+from aotkit import culprit
 from aotkit.aot import native
+from aotkit.checking import checker
 
 
 def pytest_collection_finish():

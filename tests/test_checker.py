@@ -550,8 +550,8 @@ def test_functions_that_take_no_other_values():
 
 def test_how_often_a_check_runs_the_function(monkeypatch):
     runs, compiled = [], []
-    run = aotkit.signature.Signature.running
-    monkeypatch.setattr(aotkit.signature.Signature, "running", lambda *args: runs.append(args[1]) or run(*args))
+    run = aotkit.capture.signature.Signature.running
+    monkeypatch.setattr(aotkit.capture.signature.Signature, "running", lambda *args: runs.append(args[1]) or run(*args))
 
     def f(x, w):
         return (x @ w).sin().sum(1)

@@ -9,9 +9,9 @@ from torch import nn
 from torch.fx import Interpreter
 
 import aotkit
-from aotkit import checker
+from aotkit.aot.precision import CONVOLUTIONS, PRODUCTS
 from aotkit.backends.nop import compile_graph
-from aotkit.precision import CONVOLUTIONS, PRODUCTS
+from aotkit.checking import checker
 
 pytestmark = pytest.mark.usefixtures("only_the_verdict")
 aten = torch.ops.aten
@@ -393,7 +393,7 @@ def test_with_time_it_is_decided():
 @pytest.mark.parametrize("runs", [1, 2, 5])
 def test_fewer_runs_raise_no_alarm(runs, monkeypatch):
     """What has not changed within a few runs may yet be rounding; what is far off is not."""
-    references = aotkit.references
+    references = aotkit.checking.references
     monkeypatch.setattr(references.Budget, "is_used_up", property(lambda self: len(nudged) >= runs))
     nudged = []
     arithmetic = references.StochasticArithmetic
@@ -414,7 +414,7 @@ def test_fewer_runs_raise_no_alarm(runs, monkeypatch):
 
 def test_what_is_far_off_is_wrong_where_there_was_time_for_float64_alone(monkeypatch):
     """Of a large network, the gradients: 33,000 times too small."""
-    references = aotkit.references
+    references = aotkit.checking.references
     monkeypatch.setattr(references.Budget, "is_used_up", property(lambda self: bool(ran)))
     ran = []
     widened = references.Widened
@@ -467,7 +467,7 @@ def test_gradients_too_small_for_float16():
 
 def test_no_alarm_is_raised_of_noise_where_there_was_time_for_float64_alone(monkeypatch):
     """A sum that is zero in float64 and, by chance, in eager."""
-    references = aotkit.references
+    references = aotkit.checking.references
     monkeypatch.setattr(references.Budget, "is_used_up", property(lambda self: bool(ran)))
     monkeypatch.setattr(checker, "warn_user", lambda *args: None)
     ran = []

@@ -14,17 +14,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import aotkit
-import aotkit.calls
-from aotkit import recordings, replayed
+import aotkit.runtime.calls
 from aotkit.aot import IS_NEW_STORAGE, copy_graph, part_of_graph
 from aotkit.aot.alone import compile_alone
-from aotkit.calls import Product
-from aotkit.cuda_graphs import Recorder, passed_on, why_not, with_cuda_graphs
 from aotkit.errors import UnavailableError
 from aotkit.interfaces import Backend
-from aotkit.launches import explained, launches_of
 from aotkit.registry import get_backend
-from aotkit.replayed import Replayed
+from aotkit.runtime.calls import Product
+from aotkit.runtime.cuda_graphs import recordings, replay
+from aotkit.runtime.cuda_graphs.compiler import Recorder, passed_on, why_not, with_cuda_graphs
+from aotkit.runtime.cuda_graphs.replay import Replayed
+from aotkit.runtime.launches import explained, launches_of
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -71,18 +71,18 @@ def _is_inside(tensor, others):
 @pytest.fixture
 def recorded(monkeypatch):
     """nop, recorded however few kernels there are; on a CPU by the stand-in."""
-    monkeypatch.setattr(replayed, "REPLAY", -math.inf)
+    monkeypatch.setattr(replay, "REPLAY", -math.inf)
     if torch.cuda.is_available():
         return with_cuda_graphs(get_backend("nop"))
     monkeypatch.setattr(recordings, "Capture", StandIn)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(replayed, "current_stream", lambda device: 0)
+    monkeypatch.setattr(replay, "current_stream", lambda device: 0)
     monkeypatch.setattr(StandIn, "made", 0)
 
     def compiler(gm, example_inputs):
         passed = passed_on(gm)
-        return Replayed(aotkit.calls.boxed_call(gm), passed, torch.device("cpu"), explained(Product(gm, gm)), 1)
+        return Replayed(aotkit.runtime.calls.boxed_call(gm), passed, torch.device("cpu"), explained(Product(gm, gm)), 1)
 
     return Backend(compiler)
 
@@ -294,7 +294,7 @@ def test_inputs_that_move_now_and_then_are_recorded_seldom(recorded):
 
 @counted
 def test_what_does_not_pay_is_not_recorded_before_its_inputs_stay(recorded, monkeypatch):
-    monkeypatch.setattr(replayed, "REPLAY", replayed.LAUNCH - 1)  # pays for one kernel if nothing is copied
+    monkeypatch.setattr(replay, "REPLAY", replay.LAUNCH - 1)  # pays for one kernel if nothing is copied
     fast = aotkit.compile(torch.tanh, backend=recorded, check=False)
     held = [torch.randn(4, 4) for _ in range(30)]
     for x in held:

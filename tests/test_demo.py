@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import aotkit
-from aotkit import cli, demo, recipe
+from aotkit import cli, recipe
 from aotkit.benchmark import bench
 from aotkit.benchmark.workloads import gpt2, padded_texts, tutorial_inputs
+from aotkit.cli import demo
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ import warnings
 import torch
 
 import aotkit
-from aotkit import family
+from aotkit.capture import family
 
 
 def test_sixteen_signatures_compile_once_each():

@@ -1,6 +1,7 @@
 """The rules that keep aotkit small and its parts exchangeable: who may import what, and how long things may grow."""
 
 import ast
+import graphlib
 import json
 import os
 import re
@@ -16,14 +17,35 @@ ROOT = Path(__file__).resolve().parents[1]
 # Follows the links aotkit/backends and aotkit/partitioners: aotkit/backends/nop.py is the module aotkit.backends.nop.
 WALK = [(Path(folder).relative_to(ROOT), names) for folder, _, names in os.walk(ROOT / "aotkit", followlinks=True)]
 FILES = sorted(folder / name for folder, names in WALK for name in names if name.endswith(".py"))
-CORE = [f for f in FILES if f.parent == Path("aotkit")]
-# All but the two that call the benchmark for the user.
-BENCHMARKED = [
-    f
-    for f in FILES
-    if f.parent in (Path("aotkit"), Path("aotkit/aot"), Path("aotkit/inspection"))
-    and f.name not in ("api.py", "demo.py")
-]
+TOP = [f for f in FILES if f.parent == Path("aotkit")]
+# The floors of the house, from the ground up: a folder, or a file at the top, imports from floors below its own alone.
+FLOORS = (
+    ("errors", "interfaces", "random", "text"),
+    ("aot",),
+    ("checking", "inspection"),
+    ("partitioners", "view"),
+    ("graphs",),
+    ("graph_diff", "runtime"),
+    ("stages",),
+    ("backends", "registry"),
+    ("recipe",),
+    ("culprit",),
+    ("capture",),
+    ("compiled",),
+    ("compiler",),
+    ("nn",),
+    ("benchmark",),
+    ("api",),
+    ("public",),
+    ("testing",),
+    ("cli",),
+    ("__init__", "__main__"),
+)
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+OUTSIDE_THE_CORE = (
+    "aot", "backends", "benchmark", "cli", "culprit", "graph_diff", "partitioners", "testing", "view",
+)  # fmt: skip
+CORE = [f for f in FILES if f.parts[1] not in OUTSIDE_THE_CORE]
 BACKENDS = [f for f in FILES if f.parent == Path("aotkit/backends")]
 # Parts of backends: no plug-ins themselves.
 BACKEND_FOLDERS = {f.parent.name for f in FILES if f.parent.parent == Path("aotkit/backends")}
@@ -37,6 +59,7 @@ SUBPACKAGES = {"backends", "benchmark", "culprit", "inspection", "partitioners",
 PRIVATE_NAMES_ALLOWED = Path("aotkit/aot")
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 350
+MAX_FILES_AT_THE_TOP = 10
 
 
 def each(files):
@@ -51,14 +74,14 @@ def parse(path):
     return ast.parse(text, filename=str(path))
 
 
-def run_on_import(node):
-    """The nodes below `node` that run when its module is imported: not those inside functions."""
+def run(node, functions=True):
+    """The nodes below `node` that ever run: not those for type checkers. Without functions: when it is imported."""
     for child in ast.iter_child_nodes(node):
         function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        if function or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
+        if (function and not functions) or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)):
             continue
         yield child
-        yield from run_on_import(child)
+        yield from run(child, functions)
 
 
 def imports(nodes, path):
@@ -102,14 +125,45 @@ def assert_none(names, advice):
 @each(CORE)
 def test_the_core_meets_plugins_and_heavy_packages_only_when_asked(path):
     banned = ["aotkit.backends", "aotkit.partitioners", "networkx", "torch._inductor", "IPython"]
-    names = imported_names(run_on_import(parse(path)), path)
+    names = imported_names(run(parse(path), functions=False), path)
     assert_none([n for n in names if inside(n, banned)], "import it inside the function that needs it")
 
 
-@each(BENCHMARKED)
-def test_what_is_benchmarked_knows_no_benchmark(path):
-    names = imported_names(ast.walk(parse(path)), path)
-    assert_none([n for n in names if inside(n, ["aotkit.benchmark"])], "move what both need out of the benchmark")
+def room_of(module):
+    """The folder of aotkit, or the file at its top, in which a module is."""
+    return [*module.split("."), "__init__"][1]
+
+
+def modules_imported(path):
+    """Modules of aotkit that a file imports when it runs, in functions, too."""
+    known = {".".join(f.with_suffix("").parts).removesuffix(".__init__") for f in FILES}
+    for full in imported_names(run(parse(path)), path):
+        module = full if full in known else full.rpartition(".")[0]
+        if module == "aotkit":
+            module = "" if full == "aotkit.__version__" else "aotkit.public"
+        if module in known:
+            yield module
+
+
+@each(FILES)
+def test_imports_go_one_way(path):
+    room = path.with_suffix("").parts[1]
+    above = [m for m in modules_imported(path) if room_of(m) != room and FLOOR_OF[room_of(m)] >= FLOOR_OF[room]]
+    assert_none(above, f"{room} is on floor {FLOOR_OF[room]}: take it from below, or move what both need there")
+
+
+def test_no_modules_import_each_other():
+    graph = {".".join(f.with_suffix("").parts).removesuffix(".__init__"): {*modules_imported(f)} for f in FILES}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as e:
+        pytest.fail(f"a circle: {' -> '.join(e.args[1])}; for types alone, import it under TYPE_CHECKING")
+
+
+def test_few_files_lie_at_the_top():
+    assert len(TOP) <= MAX_FILES_AT_THE_TOP, (
+        f"{', '.join(f.name for f in TOP)}: put the new one into the folder of its stage"
+    )
 
 
 @each([f for f in FILES if f.parent != PRIVATE_NAMES_ALLOWED])

@@ -376,8 +376,10 @@ def test_strict_refuses_eager_calls(capture):
 @pytest.mark.filterwarnings("ignore::aotkit.errors.EagerCallWarning")
 def test_the_search_is_not_repeated_at_each_call(monkeypatch):
     searches = []
-    find = aotkit.direct.find_captures
-    monkeypatch.setattr(aotkit.direct, "find_captures", lambda *args, **k: searches.append(args) or find(*args, **k))
+    find = aotkit.capture.direct.find_captures
+    monkeypatch.setattr(
+        aotkit.capture.direct, "find_captures", lambda *args, **k: searches.append(args) or find(*args, **k)
+    )
     array = np.ones(3)
     compiled = aotkit.compile(array_reader(array), backend="nop", capture="aot")
     for i in range(64):

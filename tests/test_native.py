@@ -11,7 +11,7 @@ import torch
 
 import aotkit
 from aotkit.aot import native
-from aotkit.random import new_seed
+from aotkit.random.draws import new_seed
 
 needs_compiler = pytest.mark.skipif(native.library_path() is None, reason="no C++ compiler")
 

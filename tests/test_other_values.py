@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import aotkit
-from aotkit.other_values import far_values, near_values, resized
+from aotkit.checking.other_values import far_values, near_values, resized
 
 KINDS = {
     "floats": torch.randn(200),

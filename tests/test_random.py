@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import aotkit
 from aotkit.aot import SharedRandom
 from aotkit.benchmark.workloads import gpt2, padded_texts
-from aotkit.random import Draws, hashed, key, new_seed
+from aotkit.random.draws import Draws, hashed, key, new_seed
 
 N = 2**16
 

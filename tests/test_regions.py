@@ -12,8 +12,8 @@ from torch import nn
 from torch.fx import Interpreter
 
 import aotkit
-from aotkit.modules import function_of
-from aotkit.quotient import Quotient, in_order
+from aotkit.compiled.modules import function_of
+from aotkit.stages.quotient import Quotient, in_order
 from aotkit.testing import BackendConformance
 from aotkit.testing.conformance.requirements import Subject
 from aotkit.testing.conformance.suites import requirements

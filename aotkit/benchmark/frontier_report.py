@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from aotkit.alignment import aligned, markdown
 from aotkit.inspection.nodes import bytes_name
 from aotkit.partitioners.rematerialization.devices import Device
+from aotkit.text.tables import aligned, markdown
 
 HEADING = ("partition", "limit", "saved", "peak", "fused peak", "ms", "GFLOP again", "best in")
 RIGHT = (False, True, True, True, True, True, True, False)

@@ -19,8 +19,8 @@ from aotkit.benchmark.outcome import judged_if_possible
 from aotkit.benchmark.overhead_report import machine
 from aotkit.benchmark.timing import Step, interleave
 from aotkit.benchmark.transformers_models import single_sequences
+from aotkit.compiled.modules import CompiledModule, function_of
 from aotkit.errors import TraceError
-from aotkit.modules import CompiledModule, function_of
 
 
 def memory(

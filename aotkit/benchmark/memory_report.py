@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from aotkit.alignment import grouped
 from aotkit.benchmark.measured_report import MeasuredReport
 from aotkit.benchmark.outcome import Outcome, family_and_limit
 from aotkit.benchmark.timing import Spread, spread
+from aotkit.text.tables import grouped
 
 EAGER, TORCH_COMPILE = "eager", "torch.compile"
 HEADING = ("model", "variant", "peak MiB", "simulated", "off by", "step ms", "first step s")

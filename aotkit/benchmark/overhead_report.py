@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from aotkit.alignment import grouped
 from aotkit.benchmark.overhead_variants import EAGER, TORCH_COMPILE
 from aotkit.benchmark.timing import Samples, Spread, spread
+from aotkit.text.tables import grouped
 
 CLOCKS = ("cpu", "wall")
 ONE_SHAPE = "one shape"

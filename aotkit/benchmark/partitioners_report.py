@@ -4,10 +4,10 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from aotkit.alignment import grouped
 from aotkit.benchmark.evaluation import Evaluation
 from aotkit.benchmark.kernels import DEVICES
 from aotkit.benchmark.outcome import Outcome
+from aotkit.text.tables import grouped
 
 HEADING = (
     "model", "partition", "saved", "peak", "fused peak", "kernels", *(f"{name} ms" for name in DEVICES),

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from aotkit import patterns
-from aotkit.patterns import Activation, ResidualNormStyle
+from aotkit.nn import patterns
+from aotkit.nn.patterns import Activation, ResidualNormStyle
 
 P = 0.1
 EPS = 1e-5

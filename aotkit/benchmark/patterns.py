@@ -17,8 +17,9 @@ from aotkit.benchmark.choice import chosen
 from aotkit.benchmark.overhead_report import machine
 from aotkit.benchmark.overhead_variants import with_code_of_its_own
 from aotkit.benchmark.pattern_cases import CASES, XFORMERS_SHAPES, Case, Shape, inputs_of
+from aotkit.benchmark.pattern_cells import EAGER, FORWARD, STEP, TORCH_COMPILE, Row
 from aotkit.benchmark.pattern_check import cotangent_of, difference
-from aotkit.benchmark.patterns_report import EAGER, FORWARD, STEP, TORCH_COMPILE, PatternsReport, Row
+from aotkit.benchmark.patterns_report import PatternsReport
 from aotkit.benchmark.timing import Step, interleave, spread
 from aotkit.compiler import compile
 from aotkit.errors import UnavailableError

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aotkit.benchmark.patterns_report import EAGER, FORWARD, STEP, PatternsReport, Summit, sizes_of
+from aotkit.benchmark.pattern_cells import EAGER, FORWARD, STEP, Summit, sizes_of
+from aotkit.benchmark.patterns_report import PatternsReport
 
 
 def plot(report: PatternsReport, path: str | Path) -> None:

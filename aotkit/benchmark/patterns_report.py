@@ -1,17 +1,15 @@
 """What `python -m aotkit bench patterns` found, as a table and as JSON."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from aotkit.alignment import aligned
 from aotkit.benchmark.measured_report import MeasuredReport
-from aotkit.benchmark.outcome import Outcome
+from aotkit.benchmark.pattern_cells import Row, Summit
+from aotkit.benchmark.patterns_summary import summary
 from aotkit.benchmark.timing import Spread
+from aotkit.text.tables import aligned
 
-EAGER, TORCH_COMPILE = "eager", "torch.compile"
-FORWARD, STEP = "FW", "FW+BW"
 CLOCKS = ("kernel", "wall")
 HEADING = (
     "pattern", "pass", "type", "shape", "eager us", "torch.compile", "aotkit", "by", "torch.compile/", "eager/",
@@ -25,93 +23,6 @@ EXPLANATION = (
     "written, in percent of aotkit's. FW: without gradients; FW+BW: forward and backward together."
 )
 CLOCK_NAMES = {"cuda": "GPU time between events, with a cold L2 cache", "cpu": "wall time"}
-
-
-@dataclass
-class Row(Outcome):
-    """One variant in one cell.
-
-    Attributes:
-        pattern, phase, dtype, shape: the cell.
-        drops: whether the pattern has dropout.
-        kernel: seconds between events on a GPU with a cold L2 cache; on a CPU, of wall time.
-        wall: seconds from call to the end.
-        peak_bytes: the most that is alive, with inputs.
-        ideal_bytes: the least that has to be read and written.
-        ideal_seconds: what a copy that reads and writes as much took in the same rounds.
-        compile_seconds: of the first call, with its check.
-    """
-
-    pattern: str
-    phase: str
-    dtype: str
-    shape: list[int]
-    drops: bool
-    variant: str
-    kernel: Spread | None = None
-    wall: Spread | None = None
-    peak_bytes: int | None = None
-    ideal_bytes: float | None = None
-    ideal_seconds: float | None = None
-    compile_seconds: float | None = None
-
-    @property
-    def size(self) -> str:
-        return "x".join(map(str, self.shape))
-
-    @property
-    def cell(self) -> tuple[str, ...]:
-        return self.pattern, self.phase, self.dtype, self.size
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return *self.cell, self.variant
-
-    def seconds(self, clock: str) -> float:
-        found: Spread | None = getattr(self, clock)
-        assert found is not None
-        return found.median
-
-
-@dataclass
-class Summit:
-    """The fastest of each in one cell; None where none was timed."""
-
-    rows: Sequence[Row]
-
-    def __post_init__(self) -> None:
-        timed = sorted((row for row in self.rows if row.kernel), key=lambda row: row.seconds("kernel"))
-        self.eager = next((row for row in timed if row.variant == EAGER), None)
-        self.torch = next((row for row in timed if row.variant.startswith(TORCH_COMPILE)), None)
-        ours = (row for row in timed if row.variant != EAGER and not row.variant.startswith(TORCH_COMPILE))
-        self.ours = next(ours, None)
-
-    @property
-    def first(self) -> Row:
-        return self.rows[0]
-
-    def ratio(self, base: str, clock: str = "kernel") -> float | None:
-        """How many times the time of ours `base` takes: "eager" or "torch"."""
-        other = getattr(self, base)
-        return None if other is None or self.ours is None else other.seconds(clock) / self.ours.seconds(clock)
-
-    @property
-    def memory(self) -> float | None:
-        """Our peak, as a multiple of eager's."""
-        if self.ours is None or self.eager is None or not self.eager.peak_bytes or not self.ours.peak_bytes:
-            return None
-        return self.ours.peak_bytes / self.eager.peak_bytes
-
-    @property
-    def roofline(self) -> float | None:
-        """What part of our time a copy takes that moves no more than has to be moved."""
-        return self.ours.ideal_seconds / self.ours.seconds("kernel") if self.ours and self.ours.ideal_seconds else None
-
-
-def sizes_of(cells: Sequence[Summit]) -> list[str]:
-    """Of all cells, from few elements to many; equal ones as they were measured."""
-    elements = {cell.first.size: math.prod(cell.first.shape) for cell in cells}
-    return sorted(elements, key=elements.__getitem__)
 
 
 @dataclass
@@ -133,8 +44,6 @@ class PatternsReport(MeasuredReport[Row]):
         return asdict(row)
 
     def __str__(self) -> str:
-        from aotkit.benchmark.patterns_summary import summary
-
         table = aligned([HEADING, *map(_cells, self.cells)], RIGHT)
         problems = [f"{' '.join(row.cell)}: {row.variant}: {row.problem}" for row in self.rows if row.problem]
         return self.text(table, [EXPLANATION.format(clock=CLOCK_NAMES[self.device]), *summary(self.cells), *problems])

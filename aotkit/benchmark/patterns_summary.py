@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import geometric_mean
 
-from aotkit.benchmark.patterns_report import FORWARD, STEP, Summit, sizes_of
+from aotkit.benchmark.pattern_cells import FORWARD, STEP, Summit, sizes_of
 
 # Geometric means over the plots of xFormers' documentation: NVFuser against eager, on a V100.
 PUBLISHED = {FORWARD: 2.62, STEP: 1.46}

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from aotkit.aot import pytree
-from aotkit.arguments import flatten
 from aotkit.benchmark.table import BenchReport, Row
 from aotkit.benchmark.timing import Step, interleave
-from aotkit.compiled_function import Capture
+from aotkit.capture.arguments import flatten
+from aotkit.checking.copies import copy_inputs
+from aotkit.checking.runs import cotangent
+from aotkit.compiled.function import Capture
 from aotkit.compiler import compile
-from aotkit.copies import cotangent
 from aotkit.errors import AotkitError, MismatchError
-from aotkit.input_copies import copy_inputs
 from aotkit.inspection import saved_bytes
 from aotkit.interfaces import Partitioner
 from aotkit.registry import BackendSpec, backend_status, list_partitioners, name_of, partitioner_status

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from aotkit.alignment import aligned, markdown
 from aotkit.benchmark.timing import Phases, Spread, speedup, spread
 from aotkit.inspection.nodes import bytes_name
+from aotkit.text.tables import aligned, markdown
 
 PHASES = ("forward", "backward")
 HEADING = (

@@ -16,7 +16,7 @@ def add(commands: "Commands") -> None:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from aotkit.demo import demo
+    from aotkit.cli.demo import demo
 
     reports = demo(progress(), show=_nothing if options.json else _show)
     if options.json:

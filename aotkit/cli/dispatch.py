@@ -6,14 +6,11 @@ from collections.abc import Sequence
 
 from aotkit import __version__
 from aotkit.cli import benchmarks, checks, demonstration, doctor, explain, listings, pages
-from aotkit.cli.usage import UsageError
+from aotkit.cli.usage import CHECK_FAILED, INTERRUPTED, UNAVAILABLE, WRONG_USAGE, UsageError
 from aotkit.errors import AotkitError, UnavailableError, UnknownNameError
 
 # In the order of the help. Each has `add(commands)`, which adds parsers that say what to `run`.
 FAMILIES = (demonstration, doctor, explain, pages, listings, checks, benchmarks)
-
-CHECK_FAILED, WRONG_USAGE, UNAVAILABLE = 1, 2, 3
-INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from aotkit.cli.usage import add_json, needing_packages, progress, show_json
+from aotkit.cli.usage import UNAVAILABLE, add_json, needing_packages, progress, show_json
 
 if TYPE_CHECKING:
     from aotkit.cli.machine import Finding, Trial
@@ -22,7 +22,6 @@ def add(commands: "Commands") -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from aotkit.cli.dispatch import UNAVAILABLE
     from aotkit.cli.listings import WIDTH, entries, status_text
     from aotkit.cli.machine import findings, trials
 

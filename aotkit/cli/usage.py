@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
+# Exit codes.
+CHECK_FAILED, WRONG_USAGE, UNAVAILABLE = 1, 2, 3
+INTERRUPTED = 130  # 128 and the number of SIGINT, as shells have it
+
+
 class UsageError(AotkitError, ValueError):
     """Arguments of the command line that make no sense, or a file of theirs that cannot be read or written."""
 

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit import aot, checker
-from aotkit.budget import Budget
-from aotkit.comparison import CheckReport
-from aotkit.copies import Plan, at_once, run_on_copies
+from aotkit import aot
+from aotkit.checking import checker
+from aotkit.checking.budget import Budget
+from aotkit.checking.comparison import CheckReport
+from aotkit.checking.runs import Plan, at_once, run_on_copies
 from aotkit.culprit.cuts import Cuts
 from aotkit.culprit.minimise import smallest_cut
 from aotkit.culprit.parts import Part, Recorder

@@ -11,12 +11,12 @@ from torch.fx import GraphModule, Node
 
 from aotkit import aot
 from aotkit.aot.computed import Computed
-from aotkit.copies import Plan, at_once, run_on_copies
+from aotkit.checking.pieces import checksum, pieces
+from aotkit.checking.runs import Plan, at_once, run_on_copies
 from aotkit.culprit.reference import Reference
 from aotkit.culprit.result import Culprit
 from aotkit.inspection.nodes import producer
 from aotkit.inspection.source import source_line
-from aotkit.pieces import checksum, pieces
 
 # Numbers of a sketch. Each is a sum of all elements with other weights: rounding changes it as much as it changes an
 # element, and two different tensors agree in all of them by an accident that none of us will see.

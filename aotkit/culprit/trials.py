@@ -8,15 +8,16 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit import aot, checker
-from aotkit.budget import Budget
-from aotkit.comparison import CheckReport
-from aotkit.copies import Plan, at_once, run_on_copies
+from aotkit import aot
+from aotkit.checking import checker
+from aotkit.checking.budget import Budget
+from aotkit.checking.comparison import CheckReport
+from aotkit.checking.copies import copy_inputs
+from aotkit.checking.runs import Plan, at_once, run_on_copies
 from aotkit.culprit.parts import Part
 from aotkit.culprit.reference import Reference
 from aotkit.culprit.result import NotFound, ensure_time
 from aotkit.culprit.subgraphs import Step, extract, inputs_of, live_values, nodes_of
-from aotkit.input_copies import copy_inputs
 from aotkit.interfaces import GraphCompiler
 
 # Enough to bisect a million nodes, and for twenty attempts to make the graph smaller.

@@ -8,10 +8,11 @@ from typing import Any
 
 from aotkit.graph_diff.groups import different_kernels, different_regions
 from aotkit.graph_diff.matching import Data, Type, is_operation, paired, types, values
-from aotkit.graph_diff.result import GraphDiff, Operation, Output, Pair
+from aotkit.graph_diff.records import Operation, Output, Pair
+from aotkit.graph_diff.result import GraphDiff
 from aotkit.graph_diff.storages import saved_storages, source_of
+from aotkit.graphs import Graphs
 from aotkit.inspection import Cost
-from aotkit.interfaces import Graphs
 from aotkit.view.schema import require_graphs
 
 TOTALS = ("saved_bytes", "alive_bytes", "recomputed", "views_again", "peak_bytes")

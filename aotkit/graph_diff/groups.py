@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from aotkit.graph_diff.matching import Data
-from aotkit.graph_diff.result import Fused, Fusion
+from aotkit.graph_diff.records import Fused, Fusion
 
 Place = tuple[int, int]  # side, position
 Pairs = Sequence[tuple[int, int]]

@@ -1,15 +1,18 @@
 """A `GraphDiff` as Markdown and as HTML without scripts; nothing of the user's may act as markup."""
 
 from html import escape
+from typing import TYPE_CHECKING
 
 from aotkit.graph_diff.report import Section, headings, sections
-from aotkit.graph_diff.result import GraphDiff
 from aotkit.inspection.markup import markdown_text
+
+if TYPE_CHECKING:
+    from aotkit.graph_diff.result import GraphDiff
 
 _CELL = "text-align:left;vertical-align:top;padding:.1em .8em .1em 0"
 
 
-def render_markdown(diff: GraphDiff) -> str:
+def render_markdown(diff: "GraphDiff") -> str:
     """Markdown for GitHub and Jupyter: a table for each section."""
     parts = ["\n".join(f"- {markdown_text(line)}" for line in headings(diff))]
     for section in sections(diff):
@@ -21,7 +24,7 @@ def render_markdown(diff: GraphDiff) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def render_html(diff: GraphDiff) -> str:
+def render_html(diff: "GraphDiff") -> str:
     """A self-contained HTML fragment without scripts."""
     lines = "<br>".join(escape(line) for line in headings(diff))
     return f'<div class="aotkit-diff"><p>{lines}</p>{"".join(map(_section, sections(diff)))}</div>'

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from aotkit.graph_diff.result import Fused, Fusion, GraphDiff, Operation, Pair, Saved, is_kept_alike
+from aotkit.graph_diff.records import Fused, Fusion, Operation, Pair, Saved, is_kept_alike
 from aotkit.inspection.costs import total_cost
 from aotkit.inspection.kernels import operators
 from aotkit.inspection.nodes import bytes_name
-from aotkit.printable import printable
+from aotkit.text.printable import printable
+
+if TYPE_CHECKING:
+    from aotkit.graph_diff.result import GraphDiff
 
 T = TypeVar("T", Operation, Saved)
 TOTALS = {
@@ -43,7 +46,7 @@ class Section:
     folded: bool = False
 
 
-def headings(diff: GraphDiff) -> list[str]:
+def headings(diff: "GraphDiff") -> list[str]:
     """`A  f: backend nop, partition default, torch 2.13.0, 7 kernels`, and the same of B; kernels where known."""
     return [
         printable(
@@ -54,7 +57,7 @@ def headings(diff: GraphDiff) -> list[str]:
     ]
 
 
-def sections(diff: GraphDiff) -> list[Section]:
+def sections(diff: "GraphDiff") -> list[Section]:
     """All that there is to say, without what is empty."""
     verdict = [Section("no difference, but for the names of nodes")] if diff.identical else []
     found = [
@@ -74,7 +77,7 @@ def _printable(section: Section) -> Section:
     return replace(section, rows=[replace(row, cells=tuple(map(printable, row.cells))) for row in section.rows])
 
 
-def _totals(diff: GraphDiff) -> Section:
+def _totals(diff: "GraphDiff") -> Section:
     def row(name: str) -> Row:
         a, b = diff.totals[name]
         text: Callable[[int], str] = bytes_name if name.endswith("bytes") else str
@@ -110,7 +113,7 @@ def _recomputed(recomputed: Sequence[Pair[Operation]]) -> Iterator[Section]:
         yield Section(title, ("operations", "cost", "line"), rows, folded=where == "in both")
 
 
-def _operations(diff: GraphDiff) -> Iterator[Section]:
+def _operations(diff: "GraphDiff") -> Iterator[Section]:
     counts = [Row((name, str(a), str(b), _change(a, b, str))) for name, (a, b) in diff.operators.items()]
     yield Section("operators of which one has more", COUNTED, counts)
     in_a, in_b = _only(diff.only).values()
@@ -131,7 +134,7 @@ def _operations(diff: GraphDiff) -> Iterator[Section]:
     yield Section(title, ("in A", "in B", "line"), rows)
 
 
-def _regions(diff: GraphDiff) -> Section:
+def _regions(diff: "GraphDiff") -> Section:
     def regions(side: Sequence[Fused]) -> str:
         return ", ".join(f"{one.backend} {one.graph}: {_count(len(one.nodes), 'operation')}" for one in side)
 
@@ -146,7 +149,7 @@ def _regions(diff: GraphDiff) -> Section:
     return Section(_fused_differently(diff.fusions, "region"), columns, rows)
 
 
-def _kernels(diff: GraphDiff) -> Section:
+def _kernels(diff: "GraphDiff") -> Section:
     def kernels(side: Sequence[Fused], nodes: Sequence[Any]) -> str:
         """`add x3, cos | mm`: those of one operation are the last, together."""
         named = [[nodes[i]["operator"] for i in one.nodes] for one in side]
@@ -178,7 +181,7 @@ def _group_row(cells: tuple[str, ...], fusion: Fusion) -> Row:
     return Row(cells, a, b)
 
 
-def _inputs(diff: GraphDiff) -> Section:
+def _inputs(diff: "GraphDiff") -> Section:
     rows = [
         _row((side, one.role, one.name, one.type), [pair])
         for side, pairs in _only(diff.inputs).items()
@@ -188,7 +191,7 @@ def _inputs(diff: GraphDiff) -> Section:
     return Section("inputs of one alone", ("", "role", "name", "type"), rows)
 
 
-def _outputs(diff: GraphDiff) -> Section:
+def _outputs(diff: "GraphDiff") -> Section:
     def described(data: Mapping[str, Any], node: int | None) -> str:
         return "nothing" if node is None else f"{data['nodes'][node]['expression']}: {data['nodes'][node]['type']}"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aotkit.graph_diff.matching import Data, paired
-from aotkit.graph_diff.result import Pair, Saved
+from aotkit.graph_diff.records import Pair, Saved
 from aotkit.inspection import SourceLine
 
 

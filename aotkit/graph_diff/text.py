@@ -1,16 +1,19 @@
 """A `GraphDiff` for a terminal or a bug report."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from aotkit.graph_diff.report import Section, headings, sections
-from aotkit.graph_diff.result import GraphDiff
 from aotkit.inspection.terminal import terminal_width, wrapped
+
+if TYPE_CHECKING:
+    from aotkit.graph_diff.result import GraphDiff
 
 LEAST_WIDTH = 80
 MOST_ROWS, MOST_CHARACTERS = 20, 44
 
 
-def render_text(diff: GraphDiff, width: int | None = None) -> str:
+def render_text(diff: "GraphDiff", width: int | None = None) -> str:
     """What differs, section by section, of each the first 20 rows.
 
     `width` defaults to the terminal's, at least 80, and to 160 if the output is not a terminal.

@@ -2,13 +2,16 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 from torch.fx import Node
 
 from aotkit.inspection.nodes import bytes_name, flops_name, seconds_name, size_hint, storage_of, sum_known
 from aotkit.inspection.saved import recomputed
-from aotkit.interfaces import Graphs
+
+if TYPE_CHECKING:
+    from aotkit.graphs import Graphs
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Cost:
         return ", ".join(parts)
 
 
-def recomputation_costs(graphs: Graphs) -> dict[Node, Cost]:
+def recomputation_costs(graphs: "Graphs") -> dict[Node, Cost]:
     """What each operation of backward costs that forward had done already, in the order of the graph."""
     return {node: _cost(node) for node in recomputed(graphs)}
 

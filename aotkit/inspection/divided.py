@@ -1,12 +1,16 @@
 """How graphs are divided among backends, in words."""
 
 from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
 
-from aotkit.interfaces import Graphs, Regions
-from aotkit.printable import printable
+from aotkit.interfaces import Regions
+from aotkit.text.printable import printable
+
+if TYPE_CHECKING:
+    from aotkit.graphs import Graphs
 
 
-def region_lines(graphs: Graphs) -> list[str]:
+def region_lines(graphs: "Graphs") -> list[str]:
     """For each graph that is divided, what each backend has of it, and why the rest is in no region."""
     return [line for name, regions in graphs.regions.items() for line in _lines(name, regions)]
 

@@ -1,16 +1,18 @@
 """In which layout a compiled forward graph keeps what it saves."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from aotkit.inspection.nodes import size_hint
 from aotkit.inspection.saved import saved_placeholders
-from aotkit.interfaces import Graphs
+
+if TYPE_CHECKING:
+    from aotkit.graphs import Graphs
 
 
-def kept_as_copies(graphs: Graphs, backward_inputs: Sequence[Any]) -> Iterator[str]:
+def kept_as_copies(graphs: "Graphs", backward_inputs: Sequence[Any]) -> Iterator[str]:
     """The saved values that the caller holds, but not in the layout in which the backward graph is to get them.
 
     So a compiler keeps a copy of its own: Inductor does of the weights and images of convolutions.

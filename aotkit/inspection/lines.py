@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -13,8 +13,10 @@ from aotkit.inspection.costs import recomputation_costs
 from aotkit.inspection.nodes import dtype_name, operator_name, output_nodes, type_name
 from aotkit.inspection.saved import SavedValue, recomputed_views, saved_placeholders
 from aotkit.inspection.source import source_line
-from aotkit.interfaces import Graphs
-from aotkit.printable import printable
+from aotkit.text.printable import printable
+
+if TYPE_CHECKING:
+    from aotkit.graphs import Graphs
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Line:
     role: str = ""
 
 
-def forward_lines(graphs: Graphs) -> list[Line]:
+def forward_lines(graphs: "Graphs") -> list[Line]:
     """The forward graph; inputs carry the user's names, the last lines say what is returned and what is saved."""
     placeholders = graphs.forward.graph.find_nodes(op="placeholder")
     labels = {
@@ -41,11 +43,11 @@ def forward_lines(graphs: Graphs) -> list[Line]:
     return lines
 
 
-def _heading(graphs: Graphs) -> str:
+def _heading(graphs: "Graphs") -> str:
     return "forward" if graphs.backward is not None else "forward (no gradients: inference graph)"
 
 
-def backward_lines(graphs: Graphs) -> list[Line]:
+def backward_lines(graphs: "Graphs") -> list[Line]:
     """The backward graph; placeholders say what was saved, operations that forward had done already what that costs."""
     if graphs.backward is None:
         return []
@@ -61,7 +63,7 @@ def backward_lines(graphs: Graphs) -> list[Line]:
     return [Line("backward"), *_graph_lines(graphs.backward, labels, marks), Line(f"return {returned}")]
 
 
-def input_labels(graphs: Graphs) -> dict[str, str]:
+def input_labels(graphs: "Graphs") -> dict[str, str]:
     """The user's name for each input, by the name of its placeholder in the forward graph."""
     placeholders = graphs.forward.graph.find_nodes(op="placeholder")
     return {node.name: printable(name) for node, name in zip(placeholders, graphs.input_names, strict=False)}

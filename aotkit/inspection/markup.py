@@ -5,11 +5,14 @@ Function names and source lines are the user's text: nothing in them may act as 
 
 import re
 from html import escape
+from typing import TYPE_CHECKING
 
 from aotkit.inspection.divided import region_lines
 from aotkit.inspection.lines import Line, backward_lines, forward_lines
 from aotkit.inspection.text import COLUMNS, operation_count, table_rows, title, totals
-from aotkit.interfaces import Graphs
+
+if TYPE_CHECKING:
+    from aotkit.graphs import Graphs
 
 # No colour without its counterpart: the fragment has to read well on light and on dark pages.
 _PRE = "flex:1 1 30em;min-width:0;overflow-x:auto;margin:0;padding:.5em;border:1px solid rgba(128,128,128,.4)"
@@ -17,7 +20,7 @@ _CELL = "text-align:left;padding:.1em .8em .1em 0;white-space:nowrap"
 _STYLES = {"recomputed": "background:rgba(255,165,0,.3)", "source": "opacity:.65;font-style:italic"}
 
 
-def render_markdown(graphs: Graphs) -> str:
+def render_markdown(graphs: "Graphs") -> str:
     """Markdown for GitHub and Jupyter: title, table of saved values, totals, both graphs as fenced text."""
     parts = [f"**{markdown_text(title(graphs))}**", markdown_text(operation_count(graphs))]
     if graphs.backward is not None:
@@ -32,7 +35,7 @@ def render_markdown(graphs: Graphs) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def render_html(graphs: Graphs) -> str:
+def render_html(graphs: "Graphs") -> str:
     """A self-contained HTML fragment without scripts: both graphs side by side, table of saved values, totals.
 
     Lines that backward recomputes have the class `aotkit-recomputed` and a tinted background.

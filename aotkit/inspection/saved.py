@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,8 +21,10 @@ from aotkit.inspection.nodes import (
     storages,
 )
 from aotkit.inspection.source import SourceLine, source_line
-from aotkit.interfaces import Graphs
-from aotkit.printable import printable
+from aotkit.text.printable import printable
+
+if TYPE_CHECKING:
+    from aotkit.graphs import Graphs
 
 MOST_READERS = 2
 COPIED = "the compiler keeps a copy in another layout"
@@ -58,7 +60,7 @@ class SavedValue:
     source: SourceLine | None
 
 
-def saved_values(graphs: Graphs) -> list[SavedValue]:
+def saved_values(graphs: "Graphs") -> list[SavedValue]:
     """The values that forward returns beyond `graphs.num_outputs`, in that order."""
     roots = storages(graphs.forward)
     kept = kept_outputs(graphs)
@@ -69,7 +71,7 @@ def saved_values(graphs: Graphs) -> list[SavedValue]:
     return [_copy(value) if value.name in graphs.copied else value for value in values]
 
 
-def saved_bytes(graphs: Graphs) -> int:
+def saved_bytes(graphs: "Graphs") -> int:
     """Bytes of memory that only backward needs: each storage that holds a saved activation, once.
 
     Inputs, outputs and views of them are not counted: the caller holds them anyway. Nor is a value whose size depends
@@ -83,7 +85,7 @@ def storage_bytes(values: Sequence[SavedValue]) -> int:
     return sum({value.storage: value.nbytes or 0 for value in values}.values())
 
 
-def recomputed(graphs: Graphs) -> list[Node]:
+def recomputed(graphs: "Graphs") -> list[Node]:
     """The operations of backward whose result forward had computed already; see `recomputed_views` for views.
 
     Two operations are the same if operator and arguments are, whatever the nodes are called. So what a derivative
@@ -93,13 +95,13 @@ def recomputed(graphs: Graphs) -> list[Node]:
     return [node for node in _computed_twice(graphs) if roots[node] is node]
 
 
-def recomputed_views(graphs: Graphs) -> list[Node]:
+def recomputed_views(graphs: "Graphs") -> list[Node]:
     """The views that backward takes again: they cost neither memory nor a kernel."""
     roots = storages(graphs.backward) if graphs.backward is not None else {}
     return [node for node in _computed_twice(graphs) if roots[node] is not node]
 
 
-def saved_placeholders(graphs: Graphs) -> dict[Node, SavedValue]:
+def saved_placeholders(graphs: "Graphs") -> dict[Node, SavedValue]:
     """For each placeholder of backward that takes a saved value, that value."""
     values = {value.name: value for value in saved_values(graphs)}
     nodes = _in_order_of_backward(_saved_nodes(graphs))
@@ -126,11 +128,11 @@ def _in_order_of_backward(nodes: Sequence[Node]) -> list[Node]:
     return sorted(nodes, key=lambda node: not is_symbolic(node))
 
 
-def _saved_nodes(graphs: Graphs) -> list[Node]:
+def _saved_nodes(graphs: "Graphs") -> list[Node]:
     return [node for node in output_nodes(graphs.forward)[graphs.num_outputs :] if node is not None]
 
 
-def kept_outputs(graphs: Graphs) -> set[Node]:
+def kept_outputs(graphs: "Graphs") -> set[Node]:
     """The outputs that the caller holds. The new value of a mutated input is copied into the input and then freed."""
     outputs = output_nodes(graphs.forward)[: graphs.num_outputs]
     descriptions = graphs.forward.graph.output_node().meta.get("desc") or [None] * len(outputs)
@@ -191,7 +193,7 @@ def _storage_size(node: Node) -> int | None:
     return None if size is None else size_hint(size)
 
 
-def _computed_twice(graphs: Graphs) -> list[Node]:
+def _computed_twice(graphs: "Graphs") -> list[Node]:
     if graphs.backward is None:
         return []
     table: dict[Any, int] = {}

@@ -19,10 +19,10 @@ from torch.fx import traceback as fx_traceback
 from torch.overrides import TorchFunctionMode
 
 from aotkit.inspection.modules import ModuleNames
-from aotkit.printable import printable
+from aotkit.text.printable import printable
 
 _TORCH = os.path.dirname(torch.__file__)
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_AOTKIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARIES = (
     _TORCH + os.sep,
     os.path.join(os.path.dirname(_TORCH), "functorch") + os.sep,
@@ -32,8 +32,8 @@ _LIBRARIES = (
     "<eval_with_key>",  # the code that torch.fx generates for a graph
     "<aotkit ",  # the code of guards
 )
-# Only these folders of aotkit: its benchmark workloads and conformance models are user code.
-_CORE = (_HERE, os.path.dirname(_HERE), os.path.join(os.path.dirname(_HERE), "aot"))
+# Folders of aotkit with functions and models as users write them.
+_WRITTEN_AS_USERS = tuple(os.path.join(_AOTKIT, folder) + os.sep for folder in ("benchmark", "testing"))
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)(?:\n    (.*))?', re.MULTILINE)
 
 
@@ -54,7 +54,8 @@ class SourceLine:
 
 @lru_cache(maxsize=4096)
 def _is_library(file: str) -> bool:
-    return file.startswith(_LIBRARIES) or os.path.dirname(file) in _CORE
+    is_own = file.startswith(_AOTKIT + os.sep) and not file.startswith(_WRITTEN_AS_USERS)
+    return is_own or file.startswith(_LIBRARIES)
 
 
 class _Recorder(TorchFunctionMode):

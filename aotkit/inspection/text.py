@@ -1,6 +1,7 @@
 """`Graphs` as plain text, for a terminal or a bug report."""
 
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -10,15 +11,17 @@ from aotkit.inspection.lines import Line, backward_lines, forward_lines, input_l
 from aotkit.inspection.nodes import bytes_name, is_operation, size_hint, tensor_type_name
 from aotkit.inspection.saved import SavedValue, recomputed_views, saved_values, storage_bytes
 from aotkit.inspection.terminal import Paint, fitted, paint_of, terminal_width, wrapped
-from aotkit.interfaces import Graphs
-from aotkit.printable import printable
+from aotkit.text.printable import printable
+
+if TYPE_CHECKING:
+    from aotkit.graphs import Graphs
 
 _GAP = " | "
 _NARROWEST_COLUMN = 58
 COLUMNS = ("name", "type", "bytes", "operator", "why", "source")
 
 
-def render_text(graphs: Graphs, width: int | None = None, colours: bool | None = None) -> str:
+def render_text(graphs: "Graphs", width: int | None = None, colours: bool | None = None) -> str:
     """The whole compilation as text: header, both graphs, the table of saved values, totals.
 
     Forward and backward stand side by side if `width` leaves each 58 characters, else below each other. `width`
@@ -35,7 +38,7 @@ def render_text(graphs: Graphs, width: int | None = None, colours: bool | None =
     return "\n\n".join(sections)
 
 
-def title(graphs: Graphs) -> str:
+def title(graphs: "Graphs") -> str:
     """`f: backend nop, partition min_cut; s0 = 8`, with the values that symbolic sizes had while tracing."""
     text = f"{printable(graphs.name)}: backend {printable(graphs.backend)}"
     if graphs.backward is not None:
@@ -44,7 +47,7 @@ def title(graphs: Graphs) -> str:
     return text + (f"; traced with {', '.join(sizes)}" if sizes else "")
 
 
-def table_rows(graphs: Graphs) -> list[tuple[str, ...]]:
+def table_rows(graphs: "Graphs") -> list[tuple[str, ...]]:
     """The saved values, largest storage first, as the texts of `COLUMNS`; a storage's bytes stand on its first row."""
     names = input_labels(graphs)
     rows: list[tuple[str, ...]] = []
@@ -66,7 +69,7 @@ def table_rows(graphs: Graphs) -> list[tuple[str, ...]]:
     return rows
 
 
-def totals(graphs: Graphs) -> list[str]:
+def totals(graphs: "Graphs") -> list[str]:
     """What backward costs, as sentences: bytes of saved activations, what is alive anyway, what is recomputed."""
     values = saved_values(graphs)
     activations = [value for value in values if value.kind == "activation"]
@@ -83,7 +86,7 @@ def totals(graphs: Graphs) -> list[str]:
     return lines
 
 
-def operation_count(graphs: Graphs) -> str:
+def operation_count(graphs: "Graphs") -> str:
     """`forward 5 operations, backward 4 operations`."""
     parts = {"forward": graphs.forward, "backward": graphs.backward}
     return ", ".join(
@@ -107,7 +110,7 @@ def _names(names: list[str]) -> str:
     return f": {', '.join(names)}" if names else ""
 
 
-def _symbols(graphs: Graphs) -> list[str]:
+def _symbols(graphs: "Graphs") -> list[str]:
     sizes: dict[str, int | None] = {}
     for node in graphs.forward.graph.find_nodes(op="placeholder"):
         value = node.meta.get("val")
@@ -117,7 +120,7 @@ def _symbols(graphs: Graphs) -> list[str]:
     return [f"{name} = {value}" for name, value in sizes.items()]
 
 
-def _listings(graphs: Graphs, width: int, paint: Paint) -> str:
+def _listings(graphs: "Graphs", width: int, paint: Paint) -> str:
     forward, backward = forward_lines(graphs), backward_lines(graphs)
     column = (width - len(_GAP)) // 2
     if not backward or column < _NARROWEST_COLUMN:
@@ -141,7 +144,7 @@ def _paragraph(lines: list[str], width: int) -> str:
     return "\n".join(wrapped(line, width) for line in lines)
 
 
-def _table(graphs: Graphs, width: int, paint: Paint) -> str:
+def _table(graphs: "Graphs", width: int, paint: Paint) -> str:
     rows = table_rows(graphs)
     if not rows:
         return paint("saved for backward: nothing", "heading")

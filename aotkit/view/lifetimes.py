@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from torch.fx import GraphModule, Node
 
 from aotkit.inspection.memory import Memory, bytes_alive, memories
 from aotkit.inspection.nodes import output_nodes
 from aotkit.inspection.saved import kept_outputs, saved_values
-from aotkit.interfaces import Graphs
+
+if TYPE_CHECKING:
+    from aotkit.graphs import Graphs
 
 
 @dataclass(eq=False)
@@ -46,7 +49,7 @@ class Lifetimes:
         return bytes_alive(spans, len(self.steps))
 
 
-def lifetimes(graphs: Graphs) -> Lifetimes:
+def lifetimes(graphs: "Graphs") -> Lifetimes:
     """Follow each storage through both graphs, run node by node, where each value is freed after its last use.
 
     A saved value lives at least until backward begins, an output and a gradient to the end, a tangent from the first

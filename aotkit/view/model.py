@@ -50,7 +50,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -63,16 +63,18 @@ from aotkit.inspection.modules import module_path, module_stack
 from aotkit.inspection.nodes import dtype_name, operator_name, output_nodes, size_hint, type_name
 from aotkit.inspection.saved import recomputed_views, saved_bytes, saved_placeholders, saved_values, storage_bytes
 from aotkit.inspection.source import SourceLine, source_line
-from aotkit.interfaces import Graphs
-from aotkit.printable import printable
+from aotkit.text.printable import printable
 from aotkit.view.classes import class_of
 from aotkit.view.lifetimes import Lifetimes, lifetimes
 from aotkit.view.schema import SCHEMA
 
+if TYPE_CHECKING:
+    from aotkit.graphs import Graphs
+
 HELD = ("output", "saved", "tangent", "gradient", "temporary")
 
 
-def as_json(graphs: Graphs) -> dict[str, Any]:
+def as_json(graphs: "Graphs") -> dict[str, Any]:
     """What a compilation made, as dicts, lists, strings, numbers and None: schema 1, which this module describes."""
     alive = lifetimes(graphs)
     index = {node: i for i, node in enumerate(alive.steps)}
@@ -117,7 +119,7 @@ class _Described:
 
     def __init__(
         self,
-        graphs: Graphs,
+        graphs: "Graphs",
         alive: Lifetimes,
         index: Mapping[Node, int],
         sources: dict[SourceLine, int],
@@ -207,7 +209,7 @@ def _modules(steps: Sequence[Node]) -> dict[str, str]:
     return {printable(path): printable(name) for node in steps for path, name in module_stack(node)}
 
 
-def _regions(graphs: Graphs) -> list[dict[str, Any]]:
+def _regions(graphs: "Graphs") -> list[dict[str, Any]]:
     return [
         {
             "graph": graph,
@@ -220,7 +222,7 @@ def _regions(graphs: Graphs) -> list[dict[str, Any]]:
     ]
 
 
-def _kernels(graphs: Graphs, index: Mapping[Node, int]) -> list[dict[str, Any]] | None:
+def _kernels(graphs: "Graphs", index: Mapping[Node, int]) -> list[dict[str, Any]] | None:
     if graphs.kernels is None:
         return None
     # After partitioning, torch may put other nodes in the place of random ones: those have no index.
@@ -241,7 +243,7 @@ def _kernels(graphs: Graphs, index: Mapping[Node, int]) -> list[dict[str, Any]] 
 
 
 def _saved(
-    graphs: Graphs, alive: Lifetimes, index: Mapping[Node, int], nodes: Sequence[Mapping[str, Any]]
+    graphs: "Graphs", alive: Lifetimes, index: Mapping[Node, int], nodes: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     placeholders = {value.name: node for node, value in saved_placeholders(graphs).items()}
     forward = {node.name: node for node in graphs.forward.graph.nodes}
@@ -275,7 +277,7 @@ def _readers(node: Node, index: Mapping[Node, int], nodes: Sequence[Mapping[str,
     return sorted(found)
 
 
-def _outputs(graphs: Graphs, index: Mapping[Node, int]) -> dict[str, list[int | None]]:
+def _outputs(graphs: "Graphs", index: Mapping[Node, int]) -> dict[str, list[int | None]]:
     found = {"forward": output_nodes(graphs.forward)[: graphs.num_outputs]}
     if graphs.backward is not None:
         found["backward"] = output_nodes(graphs.backward)

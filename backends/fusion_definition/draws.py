@@ -1,4 +1,4 @@
-"""Shared random numbers (`aotkit.random`) in the form in which nvFuser fuses them.
+"""Shared random numbers (`aotkit.random.draws`) in the form in which nvFuser fuses them.
 
 Words are made one after the other and then viewed in the shape of a tensor. Beside another view that is one too many
 for a kernel: nvFuser splits dropout into layer normalisation between views of its input and its output. So words are

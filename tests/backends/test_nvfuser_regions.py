@@ -16,7 +16,7 @@ from aotkit.backends.fusion_definition import library
 from aotkit.backends.fusion_definition.draws import shape_indices
 from aotkit.backends.fusion_definition.region import Region, compile_region
 from aotkit.backends.fusion_definition.table import declining
-from aotkit.random import hashed, key
+from aotkit.random.draws import hashed, key
 from tests.backends import fusion_stand_in
 
 NOP = aotkit.Backend(lambda gm, example_inputs: gm, decompositions=nvfuser.decompositions)

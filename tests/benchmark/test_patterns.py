@@ -9,10 +9,11 @@ from torch.nn import functional as F
 import aotkit
 from aotkit.benchmark import patterns
 from aotkit.benchmark.pattern_cases import CASES, XFORMERS_SHAPES, Case, Traffic, inputs_of
+from aotkit.benchmark.pattern_cells import Row
 from aotkit.benchmark.pattern_check import difference
 from aotkit.benchmark.patterns import chosen_cells, measure
 from aotkit.benchmark.patterns_plot import plot
-from aotkit.benchmark.patterns_report import PatternsReport, Row
+from aotkit.benchmark.patterns_report import PatternsReport
 from aotkit.benchmark.patterns_summary import summary
 from aotkit.benchmark.timing import Spread
 from aotkit.cli import main

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import aotkit
+from aotkit.graphs import Graphs
 from aotkit.inspection import recomputed, recomputed_views, saved_bytes, saved_values
 from aotkit.inspection.nodes import storages
-from aotkit.interfaces import Graphs
 
 GraphsOf = Callable[..., Graphs]
 MIB = 2**20

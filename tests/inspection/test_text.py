@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from aotkit.graphs import Graphs
 from aotkit.inspection import render_text
 from aotkit.inspection.nodes import bytes_name, dtype_name
-from aotkit.interfaces import Graphs
 
 GraphsOf = Callable[..., Graphs]
 

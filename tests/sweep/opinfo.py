@@ -2,7 +2,7 @@
 
 Every sample runs in eager mode and twice compiled (the first call compiles and checks, the second takes the cached
 entry), on equal inputs and from the same seed; outputs, gradients and inputs are compared. The comparison here is not
-`aotkit.checker`, so a hole in that one shows up as a `WrongValue`.
+`aotkit.checking.checker`, so a hole in that one shows up as a `WrongValue`.
 """
 
 import warnings

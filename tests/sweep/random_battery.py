@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from aotkit.random import hashed, key
+from aotkit.random.draws import hashed, key
 
 CHUNK = 2**20
 # Of random 32x32 matrices over GF(2): rank 32, 31, and less.

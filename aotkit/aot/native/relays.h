@@ -84,7 +84,7 @@ PyObject* if_on_cpu(PyObject* object, PyObject* const* arguments, size_t count, 
   END_HANDLE_TH_ERRORS
 }
 
-// With one more input, a seed: what `random.new_seed` makes, without Python's parsing of arguments.
+// With one more input, a seed: what `random.draws.new_seed` makes, without Python's parsing of arguments.
 PyObject* with_seed(PyObject* object, PyObject* const* arguments, size_t count, PyObject* keywords) {
   HANDLE_TH_ERRORS
   PyObject* inputs = list_of(arguments, count, keywords);

@@ -4,8 +4,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from aotkit.alignment import aligned
 from aotkit.testing.faults.judge import Verdict
+from aotkit.text.tables import aligned
 
 HEADING = ("fault", "subject", "aotkit", "torch's check", "what aotkit said")
 SAID_WIDTH = 70

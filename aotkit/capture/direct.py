@@ -1,0 +1,162 @@
+"""Direct capture: a function is traced as it is, and valid for calls of which all that it reads is compared.
+
+The flow of a call: bring the arguments into canonical form; find an entry that is valid for them; if there is none,
+look for what else the function reads, trace, partition, compile and check.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from aotkit import aot
+from aotkit.capture.arguments import Arguments, flatten
+from aotkit.capture.eager_calls import EagerVerdicts
+from aotkit.capture.entry import Entry, Failure, new_entry, unchecked_entry
+from aotkit.capture.executed import Followed, Unfollowed, executed_by
+from aotkit.capture.family import Families, Found
+from aotkit.capture.guards import ArgumentGuard, Guard, GuardSource
+from aotkit.capture.parameters import Parameters
+from aotkit.capture.reads import find_captures
+from aotkit.capture.recompilation import Recompilations, describe
+from aotkit.capture.signature import Signature, outcome_in_eager
+from aotkit.capture.substitution import Progress
+from aotkit.capture.walk import Walk
+from aotkit.checking.comparison import CheckReport
+from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, is_out_of_memory, warn_of_fallback
+from aotkit.recipe import Recipe
+
+T = TypeVar("T")
+
+
+class DirectFunction:
+    """What one function is compiled to by tracing it directly.
+
+    Args:
+        on_error: see `compile`.
+        plain: refuse functions that reach more than plain code of the user's own; `TraceError` is then always raised.
+    """
+
+    def __init__(self, recipe: Recipe, check: bool, on_error: str, plain: bool) -> None:
+        self._recipe = recipe
+        self._check = check
+        self._on_error = on_error
+        self._plain = plain
+        self._parameters = Parameters(recipe.fn)
+        self._families = Families(recipe.name)
+        self._verdicts = EagerVerdicts()
+        self._recompilations = Recompilations(recipe.name)
+        self._followed: Followed | None = None  # None: all code within reach is
+
+    def __len__(self) -> int:
+        """How many kinds of inputs it is compiled for."""
+        return len(self._families)
+
+    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found | None:
+        """A valid entry for a call, and its flat inputs, if there is one."""
+        begun = Progress.begun
+        undisturbed = Progress.ended == begun
+        try:
+            found = self._families.find(*self._parameters.canonical(args, kwargs))
+        except EagerOnly:
+            return None
+        # Another thread that compiles may have put stand-ins where this one looked for captured tensors.
+        return found if undisturbed and Progress.begun == begun else None
+
+    def found_or_compiled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
+        """The same; compiles if need be.
+
+        Raises:
+            EagerOnly: such a call cannot be compiled this way.
+            OwnError: the function itself raises.
+            AotkitError: compiling or checking failed.
+        """
+        if (found := self.find(args, kwargs)) is not None:
+            return found
+        args, kwargs = self._parameters.canonical(args, kwargs)
+        arguments = flatten(args, kwargs)
+        self._verdicts.consult(arguments)
+        with aot.COMPILE_LOCK, self._verdicts.learning(arguments):
+            compile = functools.partial(self._compile, args, kwargs, arguments)
+            return self._families.find(args, kwargs) or self._looking_further(compile)
+
+    def check_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CheckReport:
+        """Compare what is compiled for such a call with eager, for the values of these arguments.
+
+        Raises:
+            EagerOnly, OwnError, AotkitError: as `found_or_compiled`.
+        """
+        with aot.COMPILE_LOCK:
+            entry, _ = self.found_or_compiled(args, kwargs)
+            if isinstance(entry, Failure):
+                raise entry.error
+            given = self._parameters.canonical(args, kwargs)
+
+            def compare() -> CheckReport:
+                signature, _, _ = self._signature(*given, flatten(*given))
+                return entry.compare(self._recipe, signature, outcome_in_eager(signature))
+
+            return self._looking_further(compare)
+
+    def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Arguments) -> Found:
+        signature, guard, walk = self._signature(args, kwargs, arguments)
+        for tensor in signature.tensors:
+            if (reason := aot.why_eager_tensor(tensor)) is not None:
+                raise EagerOnly(reason, final=not aot.is_for_dynamo(tensor))
+        entry = self._try_entry(signature)
+        if isinstance(entry, Entry) or not is_out_of_memory(entry.error):
+            self._families.add(args, kwargs, guard, signature.tensors, entry)
+        self._recompilations.count(lambda: describe(self._parameters, arguments, signature, walk))
+        return entry, signature.tensors
+
+    def _signature(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Arguments
+    ) -> tuple[Signature, Guard, Walk]:
+        """What a call is given and reaches, and what must not change for it to be such a call again."""
+        names, object_names = self._parameters.names_of(arguments)
+        source = GuardSource()
+        source.require_environment()
+        given = ArgumentGuard(source, args, kwargs)
+        fn = self._recipe.fn
+        objects = zip(given.objects, given.objects.values(), object_names, strict=True)
+        roots = [(source.bind(fn), fn, _root_name(fn)), *objects]
+        walk = self._walk(functools.partial(find_captures, source, roots, plain=self._plain), arguments)
+        return Signature(self._recipe, arguments, walk, names), walk.compile(given.tensors), walk
+
+    def _walk(self, find: Callable[..., Walk], arguments: Arguments) -> Walk:
+        """Look into all functions within reach; where that fails, into those alone that run."""
+        try:
+            return find(self._followed)
+        except (EagerOnly, TraceError):
+            if self._followed is not None or self._plain:
+                raise
+            self._followed = executed_by(self._recipe.fn, arguments, find)
+            return find(self._followed)
+
+    def _looking_further(self, attempt: Callable[[], T]) -> T:
+        """Try again as long as functions run that were not looked into."""
+        while True:
+            try:
+                return attempt()
+            except Unfollowed as e:
+                assert self._followed is not None
+                self._followed |= {e.code}
+
+    def _try_entry(self, signature: Signature) -> Entry | Failure:
+        try:
+            # Its backward pass, which may run functions too, is not watched while it is traced.
+            ran = outcome_in_eager(signature) if self._check or signature.is_watched else None
+            return new_entry(self._recipe, signature, ran if self._check else None)
+        except OwnError as e:
+            if signature.is_watched or not is_out_of_memory(e):
+                raise
+            return unchecked_entry(self._recipe, signature)
+        except AotkitError as e:
+            if self._on_error == "raise" or (self._plain and isinstance(e, TraceError)):
+                raise
+            warn_of_fallback(self._recipe.name, e)
+            return Failure(e, signature)
+
+
+def _root_name(fn: Callable[..., Any]) -> str:
+    return "" if inspect.ismethod(fn) else getattr(fn, "__name__", type(fn).__name__)

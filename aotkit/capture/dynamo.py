@@ -1,0 +1,189 @@
+"""Capture by TorchDynamo: what a function's Python code does with values of tensors stays in Python."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from aotkit import aot
+from aotkit.capture.dynamo_graph import CapturedCompiler, CapturedGraph, Ran, ran
+from aotkit.checking.comparison import CheckReport
+from aotkit.errors import AotkitError, TraceError
+from aotkit.graphs import Graphs
+from aotkit.recipe import Recipe
+
+if TYPE_CHECKING:
+    from aotkit.runtime.kernels import Kernels
+
+NOTHING_TO_COMPILE = "TorchDynamo finds nothing to compile in it"
+LIMIT = (
+    "TorchDynamo has compiled it {} times, for other arguments each time, and compiles no more; pass what changes as "
+    "tensors"
+)
+
+
+@dataclass
+class Visit:
+    """What one call of a function that Dynamo captures ran.
+
+    Attributes:
+        name: the function's.
+        pieces: the captured graphs, in the order in which they ran.
+        breaks: why there are several, and what stays in Python: the reasons that Dynamo gives.
+        eager: why the whole call ran uncompiled; None if it did not.
+        error: why a piece of it did.
+    """
+
+    name: str
+    pieces: list[CapturedGraph] = field(default_factory=list)
+    breaks: list[str] = field(default_factory=list)
+    eager: str | None = None
+    error: AotkitError | None = None
+
+    @property
+    def graphs(self) -> Graphs:
+        """The graphs of the only piece.
+
+        Raises:
+            TraceError: there is none, or there are several.
+        """
+        graphs = self._piece().graphs
+        assert graphs is not None  # else it has an error
+        return graphs
+
+    def kernels(self) -> "Kernels":
+        """What the only piece launches, timed on made-up inputs.
+
+        Raises:
+            TraceError: there is none, or there are several.
+        """
+        from aotkit.runtime.kernels import kernels_of
+
+        return kernels_of(self.graphs, self._piece().products, ())
+
+    @property
+    def report(self) -> CheckReport:
+        """The verdicts on all pieces, as one.
+
+        Raises:
+            TraceError: none of them is compiled.
+        """
+        if self.error is not None:
+            raise self.error
+        reports = [piece.report for piece in self.pieces if piece.report is not None]
+        if not reports:
+            raise TraceError(f"{self.name!r} runs eagerly for these inputs: {self.eager or NOTHING_TO_COMPILE}.")
+        if len(reports) == 1:
+            return reports[0]
+        merged = CheckReport(reports[0].subject, repeated=all(report.repeated for report in reports))
+        for i, report in enumerate(reports):
+            merged.comparisons += [replace(c, what=f"graph {i}: {c.what}") for c in report.comparisons]
+        return merged
+
+    def _piece(self) -> CapturedGraph:
+        if self.error is not None:
+            raise self.error
+        if len(self.pieces) == 1:
+            return self.pieces[0]
+        if not self.pieces:
+            raise TraceError(f"{self.name!r} runs eagerly for these inputs: {self.eager or NOTHING_TO_COMPILE}.")
+        why = "; ".join(self.breaks) or "TorchDynamo gives no reason"
+        raise TraceError(
+            f"{self.name!r} runs {len(self.pieces)} graphs for these inputs, so it has no single set of graphs: {why}. "
+            "`explain(...).all_graphs` has those of each; or compile the part that you want to look at."
+        )
+
+
+class DynamoFunction:
+    """A function that Dynamo captures, in one piece or several, each compiled by one recipe.
+
+    Args:
+        dynamic: leave sizes open: from the start, never, or (None) those that have changed.
+        strict: raise where Dynamo would run the function uncompiled.
+    """
+
+    def __init__(self, recipe: Recipe, dynamic: bool | None, check: bool, on_error: str, strict: bool) -> None:
+        self._recipe = recipe
+        self._on_error = on_error
+        self._breaks: dict[str, None] = {}  # what it has not captured, in Dynamo's words, which it says only once
+        self._limited = ""
+        # torch keeps compilers for ever, and would keep the function's module with it.
+        nothing: Any = None
+        self._compiler = CapturedCompiler(replace(recipe, fn=nothing), check, on_error)
+        self._call = aot.dynamo_compile(recipe.fn, self._compiler, dynamic, strict)
+
+    @property
+    def entries(self) -> int:
+        """How many graphs are compiled."""
+        return self._compiler.compiled
+
+    def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str | None]:
+        """The function's result, and why the call, or a part of it, ran eagerly, if one did."""
+        call, limits = Ran(), aot.limits_hit()
+        try:
+            with self._recorded(call):
+                result = self._call(*args, **kwargs)
+        except TraceError as e:
+            # If a part of it ran, to run that again would repeat what it changes.
+            if self._on_error == "raise" or call.pieces:
+                raise
+            self._compiler.fall_back(e)
+            return self._recipe.fn(*args, **kwargs), None
+        if (outer := ran.get()) is not None:  # what is compiled in a part of another function is so in that, too
+            outer.pieces.extend(call.pieces)
+            outer.eager.extend(call.eager)
+        if is_limited := aot.limits_hit() > limits:
+            self._limited = "part" if call.pieces else "whole"
+        if not call.pieces:
+            return result, self._why_eager()
+        return result, "; ".join(_parts_in_eager(call, is_limited)) or None
+
+    def visit(self, args: Sequence[Any], kwargs: Mapping[str, Any], check: bool = False) -> Visit:
+        """Make a call once more, to know what it runs. Random state is put back; mutations remain.
+
+        Args:
+            check: compare each graph with eager, for the values that it has now.
+        """
+        call = Ran(again=check)
+        with self._recorded(call), aot.random_state():
+            self._call(*args, **kwargs)
+        error = next((piece.error for piece in call.pieces if piece.error is not None), None)
+        reasons = [piece.ends_because for piece in call.pieces if piece.ends_because]
+        if not reasons and len(call.pieces) > 1:  # none was there yet when Dynamo met what it cannot capture
+            reasons = [*self._breaks]
+        reasons = list(dict.fromkeys([*reasons, *self._compiler.too_large]))
+        eager: str | None = None
+        if error is not None:
+            eager = str(error)
+        elif len(call.eager) < len(call.pieces):
+            reasons += _parts_in_eager(call, self._limited == "part")
+        else:
+            eager = "; ".join(_parts_in_eager(call, limited=False)) or self._why_eager()
+        return Visit(self._recipe.name, call.pieces, reasons, eager, error)
+
+    @contextmanager
+    def _recorded(self, call: Ran) -> Iterator[None]:
+        """Note what a call runs, and what Dynamo, if it compiles, does not capture of it."""
+        before = aot.graph_breaks()
+        token = ran.set(call)
+        try:
+            yield
+        finally:
+            ran.reset(token)
+            after = aot.graph_breaks()
+            if after != before:
+                new = (reason for reason, count in after.items() if count > before.get(reason, 0))
+                self._breaks.update(dict.fromkeys(map(aot.in_short, new)))
+
+    def _why_eager(self) -> str:
+        if self._limited == "whole":
+            return LIMIT.format(aot.MOST_DYNAMO_VARIANTS)
+        reasons = "; ".join([*self._compiler.too_large, *self._breaks])
+        return f"{NOTHING_TO_COMPILE} ({reasons})" if reasons else NOTHING_TO_COMPILE
+
+
+def _parts_in_eager(call: Ran, limited: bool) -> list[str]:
+    """Why parts of a call ran eagerly, or all of it."""
+    parts = [f"in a part, {LIMIT.format(aot.MOST_DYNAMO_VARIANTS)}"] if limited else []
+    where = "" if len(call.eager) == len(call.pieces) else "in a part, "
+    return parts + [where + reason for reason in dict.fromkeys(call.eager)]

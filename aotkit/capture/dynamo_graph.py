@@ -1,0 +1,294 @@
+"""One graph that TorchDynamo captured: compiled by a recipe, and compared with eager on its first run."""
+
+import contextvars
+import functools
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.fx import GraphModule, Interpreter
+
+from aotkit import aot
+from aotkit.checking import checker
+from aotkit.checking.budget import Budget
+from aotkit.checking.comparison import CheckReport
+from aotkit.checking.runs import Plan, Run, at_once, run_on_copies
+from aotkit.checking.storages import Storages
+from aotkit.errors import (
+    HIDDEN_OVERLAP,
+    AotkitError,
+    EagerOnly,
+    TraceError,
+    warn_of_fallback,
+)
+from aotkit.graphs import Graphs
+from aotkit.random.draws import Draws, SeedNeeded, new_seed
+from aotkit.recipe import Recipe
+from aotkit.runtime.calls import Product
+from aotkit.stages.pipeline import Pipeline
+
+
+@dataclass
+class Ran:
+    """What a call has run so far of graphs that TorchDynamo captured.
+
+    Attributes:
+        again: whether to compare each with eager again.
+        pieces: the graphs.
+        eager: why some of them ran uncompiled.
+    """
+
+    again: bool = False
+    pieces: "list[CapturedGraph]" = field(default_factory=list)
+    eager: list[str] = field(default_factory=list)
+
+
+ran: contextvars.ContextVar[Ran | None] = contextvars.ContextVar("ran", default=None)
+
+
+class CapturedCompiler:
+    """A `torch.compile` backend: compiles one captured graph by a recipe, and checks it on its first run.
+
+    Attributes:
+        compiled: how many graphs it has compiled.
+        too_large: why it has not compiled others, in place of which Dynamo has made smaller ones, or none.
+    """
+
+    def __init__(self, recipe: Recipe, check: bool, on_error: str = "raise") -> None:
+        self._recipe = recipe
+        self._check = check
+        self._on_error = on_error
+        self._warned = False
+        self.compiled = 0
+        self.too_large: dict[str, None] = {}
+        self.__name__ = f"aotkit_{recipe.backend_name}_{recipe.partition_name}"
+
+    def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+        gm, attributes = aot.attributes_as_inputs(gm)
+        piece = CapturedGraph(gm, attributes, self._recipe, self.fall_back)
+        try:
+            aot.end_graph_of_foreign(gm, example_inputs)
+            piece.compile(gm, [*example_inputs, *aot.as_traced(attributes, example_inputs)])
+        except AotkitError as e:
+            piece.fail(e)
+        except Exception as e:
+            if aot.ends_graph(e):
+                self.too_large[f"a graph of it cannot be traced: {type(e).__name__}: {e}"] = None
+            raise
+        else:
+            self.compiled += 1
+            piece.is_unchecked = self._check
+        return piece
+
+    def fall_back(self, error: AotkitError) -> None:
+        """Warn, the first time, that something runs eagerly, if that is what the user wants; else raise."""
+        if self._on_error == "raise":
+            raise error
+        if not self._warned:
+            self._warned = True
+            warn_of_fallback(self._recipe.name, error)
+
+
+class CapturedGraph:
+    """One piece of a function: runs it compiled, or eagerly after a failure.
+
+    Args:
+        attributes: tensors that its last inputs always are.
+
+    Attributes:
+        graphs: what was compiled.
+        products: what the compilers made of them.
+        is_unchecked: whether its next run is to be compared with eager's.
+        report: the verdict of that.
+        error: why it runs eagerly.
+        ends_because: why Dynamo ended the graph where it did; None where the function ends.
+    """
+
+    def __init__(
+        self,
+        gm: GraphModule,
+        attributes: Sequence[Tensor],
+        recipe: Recipe,
+        fall_back: Callable[[AotkitError], None],
+    ) -> None:
+        self._gm = aot.uncompiled_graph(gm)
+        # The inputs to which it gives other storages, as the function does, and their strides, unless these are open.
+        self._assigned: Mapping[int, tuple[int, ...] | None] = {}
+        self._attributes = attributes
+        self._fixed = aot.fixed_scalars(gm)  # which the check leaves as they are
+        self._recipe = recipe
+        self._fall_back = fall_back
+        self._run: Callable[..., Sequence[Any]] = self._gm
+        self._seeded = False
+        self._eager: str | None = None  # why it runs uncompiled for good, though nothing failed
+        self._mutated: Sequence[int] = ()
+        self._shared: Hashable = None  # how mutated inputs share memory; known from the first run
+        self._are_apart = aot.Apart()
+        self._seconds = 0.0  # that compiling took: what takes long as a whole does so in parts
+        self.ends_because = aot.graph_break_of(gm)
+        self.graphs: Graphs | None = None
+        self.products: Mapping[str, Product] = {}
+        self.is_unchecked = False
+        self.report: CheckReport | None = None
+        self.error: AotkitError | None = None
+
+    def __call__(self, *inputs: Any) -> Sequence[Any]:
+        inputs = (*inputs, *self._attributes)
+        if self.error is not None:
+            self._fall_back(self.error)
+        again = False
+        if (call := ran.get()) is not None:
+            call.pieces.append(self)
+            again = call.again
+        if (reason := self._eager or (self._why_other_inputs(inputs) if self._mutated else None)) is not None:
+            return self._run_eagerly(reason, inputs)
+        if (self.is_unchecked or again) and self.graphs is not None and self.error is None:
+            try:
+                compare = functools.partial(self._compare, inputs, self.graphs.input_names)
+                self.report = checker.memory_permitting(self._recipe.subject, compare)
+                checker.raise_if_different(self.report)
+                self.is_unchecked = False
+            except AotkitError as e:
+                self.fail(e)
+            except EagerOnly as e:
+                self._eager, self.is_unchecked = str(e), False
+                return self._run_eagerly(self._eager, inputs)
+        return self._run(*inputs)
+
+    def _run_eagerly(self, reason: str, inputs: Sequence[Any]) -> Sequence[Any]:
+        if (call := ran.get()) is not None:
+            call.eager.append(reason)
+        return self._gm(*inputs)  # type: ignore[no-any-return]
+
+    def _why_other_inputs(self, inputs: Sequence[Any]) -> str | None:
+        """Why the graph would be wrong for these inputs, if it would, though Dynamo's guards accept them."""
+        # In torch 2.11, the guards of an input expect the strides that the function leaves it with.
+        if any(inputs[i].stride() != strides for i, strides in self._assigned.items() if strides is not None):
+            return "it has assigned data with other strides than when TorchDynamo captured it"
+        apart = self._are_apart(inputs)
+        shared = () if apart else aot.mutation_pattern(inputs, self._mutated)
+        if self._shared is None:
+            self._shared = shared
+        if shared != self._shared:
+            return "it mutates inputs that share memory in another way than when TorchDynamo captured it"
+        return HIDDEN_OVERLAP if not apart and aot.hidden_overlap(inputs) else None
+
+    def fail(self, error: AotkitError) -> None:
+        """Run eagerly from now on; raises the error, now and in later calls, if the user does not want that."""
+        self.error, self._run = error, self._gm
+        self._fall_back(error)
+
+    def compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> None:
+        """Compile it, with a seed as one more input if it draws shared random numbers."""
+        start = time.monotonic()
+        strides = {i: example_inputs[i].stride() for i in aot.assigned_data(gm)}
+        self._assigned = {i: s if all(type(n) is int for n in s) else None for i, s in strides.items()}
+        try:
+            pipeline, compiled = self._compiled(gm, example_inputs)
+        except SeedNeeded:
+            self._seeded = True
+            pipeline, compiled = self._compiled(gm, example_inputs)
+        assert pipeline.graphs is not None
+        self.graphs, self.products = pipeline.graphs, pipeline.products
+        self.graphs.input_names = (*aot.captured_names(gm), "seed")[: len(example_inputs) + self._seeded]
+        self._run = self._way_in(pipeline, compiled, len(example_inputs) + self._seeded)
+        self._mutated = compiled.mutated
+        self._seconds = time.monotonic() - start
+
+    def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Pipeline, aot.Compiled]:
+        pipeline = self._recipe.pipeline()
+        pipeline.strides = aot.strides_of_captured(gm)
+        pipeline.assigns_data = bool(self._assigned)
+        pipeline.lasting = [*(isinstance(x, nn.Parameter) for x in example_inputs), True]  # the last is the seed
+        inputs = list(example_inputs)
+        gm = aot.graph_to_trace(gm, shared=self._recipe.random == "shared", seeded=self._seeded)
+        with aot.COMPILE_LOCK, aot.random_state(), self._explained():
+            inputs += self._seed()
+            return pipeline, aot.compile_captured(gm, inputs, **pipeline.keywords())
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn the ways in which tracing fails into an error that says what to do."""
+        try:
+            yield
+        except (AotkitError, SeedNeeded):
+            raise
+        except Exception as e:
+            if aot.is_dynamos_own(e):  # as by which it starts again
+                raise
+            raise TraceError(
+                f"a graph that TorchDynamo captured of {self._recipe.name!r} cannot be traced: {type(e).__name__}: "
+                f"{e}. Keep it out by torch.compiler.disable, or use on_error='eager' to run it uncompiled."
+            ) from e
+
+    def _way_in(self, pipeline: Pipeline, compiled: aot.Compiled, count: int) -> Callable[..., Sequence[Any]]:
+        way = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, count, self._recipe.name)
+
+        def run(*inputs: Any) -> Sequence[Any]:
+            return way.call([*inputs, *self._seed()])
+
+        return run
+
+    def _seed(self) -> list[Tensor]:
+        """The input that follows the captured ones: the seed of a call, where it needs one."""
+        return [new_seed()] if self._seeded else []
+
+    def _randomness(self, *seed: Tensor) -> AbstractContextManager[Any]:
+        """What eager code runs under to draw the compiled graph's numbers, from a new seed if none is given."""
+        if self._recipe.random != "shared":
+            return nullcontext()
+        return aot.SharedRandom(Draws(*seed or self._seed() or (None,)))
+
+    def _compare(self, inputs: Sequence[Any], input_names: Sequence[str]) -> CheckReport:
+        recipe = self._recipe
+        where = [i for i, x in enumerate(inputs) if isinstance(x, Tensor) and i not in self._fixed]
+        tensors = [inputs[i] for i in where]
+        names = [input_names[i] for i in where]
+        plan = Plan(randomness=self._randomness)
+
+        def filled(fn: Callable[..., Any], names: Sequence[str] = ()) -> Run:
+            def call(copies: list[Tensor]) -> Any:
+                values = list(inputs)
+                for i, copied in zip(where, copies, strict=True):
+                    values[i] = copied
+                storages = Storages(copies if names else (), names, [input_names[i] for i in self._assigned])
+                results = list(fn(*values))
+                storages.verify()
+                return results
+
+            return at_once(call)
+
+        eager, compiled = filled(self._gm, names), filled(self._run)
+        want = run_on_copies(eager, tensors, plan)
+        # Another thread could want TorchDynamo, which waits for this compilation.
+        check = functools.partial(checker.check, plan=plan, threads=False)
+        report = check(recipe.subject, names, compiled, eager, tensors, want)
+        if not report.passed and not self._assigned:  # which could not be traced again as it was
+            from aotkit import culprit
+
+            def attempt(other: Recipe, limit: Budget) -> CheckReport:
+                traced = self._traced_again(filled(Interpreter(self._gm).run), tensors, other)
+                want = run_on_copies(eager, tensors, plan)
+                return check(other.subject, names, traced, eager, tensors, want, limit=limit)
+
+            run_eager = functools.partial(run_on_copies, eager, tensors, plan)
+            report.search = functools.partial(culprit.find, replace(recipe, dynamic=False), attempt, run_eager)
+            report.find_culprit(culprit.SECONDS if self._seconds < culprit.SECONDS else 0)
+        return report
+
+    def _traced_again(self, run: Run, tensors: Sequence[Tensor], recipe: Recipe) -> Run:
+        """Compile it once more when Dynamo is done, for these very inputs."""
+
+        def flat(*fakes: Tensor) -> Any:
+            values, seeds = list(fakes[: len(tensors)]), fakes[len(tensors) :]
+            with self._randomness(*seeds), run(values) as outputs:
+                return outputs
+
+        with aot.COMPILE_LOCK, aot.random_state():
+            inputs = [*tensors, *self._seed()]
+            compilers = recipe.pipeline().keywords()
+            compiled = aot.trace(flat, inputs, [True] * len(inputs), dynamic=False, **compilers)
+        return at_once(lambda copies: list(compiled.call(*copies, *self._seed())))

@@ -1,0 +1,343 @@
+"""One compilation: trace a function for one set of inputs, check it against eager, run it."""
+
+import dataclasses
+import functools
+import operator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from aotkit import aot
+from aotkit.aot import pytree
+from aotkit.capture.arguments import is_size
+from aotkit.capture.constants import is_constant
+from aotkit.capture.signature import Signature, outcome_in_eager
+from aotkit.checking import checker
+from aotkit.checking.budget import Budget
+from aotkit.checking.comparison import CheckReport
+from aotkit.checking.other_values import resized
+from aotkit.checking.runs import Outcome, at_once, unmoved
+from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, MismatchError, TraceError
+from aotkit.inspection import recording_source, user_line
+from aotkit.random.draws import SeedNeeded, new_seed
+from aotkit.recipe import Recipe
+from aotkit.registry import get_backend, get_partitioner
+
+if TYPE_CHECKING:
+    from aotkit.runtime.kernels import Kernels
+
+
+class Entry:
+    """A compiled function for one signature.
+
+    Attributes:
+        graphs: what was compiled.
+        report: the verdict of the check, if there was one.
+        accepts: whether it is valid for these flat inputs; everything else has been compared.
+        way_in: how a call comes to the graphs.
+        run_graphs: takes the flat inputs, in a list that it may empty; returns what the graphs compute.
+        rebuild: makes the result of the function of that.
+        products: what the compilers made of them.
+        seconds: how long that took.
+    """
+
+    def __init__(self, recipe: Recipe, signature: Signature, *, ran_in_eager: bool) -> None:
+        start = time.monotonic()
+        outputs = _Outputs()
+        pipeline = recipe.pipeline()
+        reads = aot.TensorReads()
+        owner = getattr(recipe.fn, "__self__", None)
+        module = owner if isinstance(owner, nn.Module) else None
+
+        def flat(*tensors: Any) -> list[Any]:
+            tensors, seeds = tensors[: len(signature.tensors)], tensors[len(signature.tensors) :]
+            with recording_source(module), reads, aot.no_other_randomness(recipe.name), signature.randomness(*seeds):
+                reads.inputs = {id(t) for t in tensors}
+                returned = signature.run("traced", tensors)
+            computed = outputs.flatten(returned, tensors)
+            # The first time, nothing is decomposed yet.
+            pipeline.strides = pipeline.strides or aot.strides_of(computed)
+            return computed
+
+        as_before = torch.set_grad_enabled(torch.is_grad_enabled())  # the function may leave another mode
+        with _explained(recipe, signature, ran_in_eager), aot.random_state(), as_before:
+            inputs = [*signature.tensors, *([new_seed()] if signature.seeded else ())]
+            static = [*signature.static, True][: len(inputs)]
+            pipeline.lasting = [*(isinstance(t, nn.Parameter) for t in signature.tensors), True]
+            pipeline.guarded = True  # by `accepts`
+            compiled = aot.trace(flat, inputs, static, dynamic=recipe.dynamic, **pipeline.keywords())
+        if (reason := aot.why_eager_outputs(compiled.metadata)) is not None:
+            raise EagerOnly(reason)
+        if compiled.mutated and aot.hidden_overlap(signature.tensors):
+            raise EagerOnly(HIDDEN_OVERLAP)
+        if ran_in_eager:
+            _refuse_leaf_mutation(recipe, [signature.tensors[i] for i in compiled.leaf_mutated])
+        assert pipeline.graphs is not None  # AOTAutograd always compiles a forward graph
+        self.graphs, self.products = pipeline.graphs, pipeline.products
+        if foreign := aot.generators_of(self.graphs.forward, signature.generators):
+            raise TraceError(
+                f"{recipe.name!r} draws from {len(foreign)} random generators that it makes itself; a graph would go "
+                "on with the same one. Make them outside, or draw from torch's own."
+            )
+        self.graphs.input_names = (*signature.names, "seed")[: len(inputs)]
+        self.report: CheckReport | None = None
+        is_open = [recipe.dynamic and not static for static in signature.static]
+        self.accepts = _validity(signature.tensors, is_open, compiled, reads.offsets, inputs[len(is_open) :])
+        self._layouts = compiled.layouts
+        self.way_in = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, len(inputs), recipe.name)
+        self._seeded = signature.seeded
+        call = _refusing(self.way_in.call, compiled.leaf_mutated) if compiled.leaf_mutated else self.way_in.call
+        self.run_graphs = aot.with_seed(call) if signature.seeded else call
+        self.rebuild = outputs.rebuilder()
+        self.seconds = time.monotonic() - start
+
+    def run(self, tensors: list[Tensor]) -> Any:
+        """The result of the function; its tensors carry the compiled backward graph. May empty the list."""
+        return self.rebuild(self.run_graphs(tensors))
+
+    def kernels(self, tensors: list[Tensor]) -> "Kernels":
+        """What the graphs launch, timed on copies of these inputs."""
+        from aotkit.runtime.kernels import kernels_of
+
+        with aot.random_state():
+            inputs = [*tensors, *([new_seed()] if self._seeded else ())]
+        return kernels_of(self.graphs, self.products, inputs)
+
+    def check(self, recipe: Recipe, signature: Signature, want: Any) -> None:
+        """Compare with eager's outcome on copies of the same inputs; if they differ, find out why.
+
+        Raises:
+            MismatchError: they differ.
+        """
+        self.report = checker.memory_permitting(recipe.subject, lambda: self.compare(recipe, signature, want))
+        if not self.report.passed and not recipe.dynamic:  # else it is compiled again, with fixed sizes, to compare
+            from aotkit import culprit
+
+            def attempt(other: Recipe, limit: Budget) -> CheckReport:
+                entry = Entry(other, signature, ran_in_eager=True)
+                return entry.compare(other, signature, outcome_in_eager(signature), limit)
+
+            def search(budget: Budget) -> Any:
+                with unmoved(signature.generators):
+                    return culprit.find(recipe, attempt, lambda: outcome_in_eager(signature), budget)
+
+            self.report.search = search
+            # What took long to compile as a whole would do so in parts.
+            self.report.find_culprit(culprit.SECONDS if self.seconds < culprit.SECONDS else 0)
+        checker.raise_if_different(self.report)
+
+    def compare(self, recipe: Recipe, signature: Signature, want: Outcome, limit: Budget | None = None) -> CheckReport:
+        """Compare with eager's outcome on copies of the same inputs; frees parts of that.
+
+        Args:
+            limit: time of which the check takes its own.
+        """
+        runs = at_once(self.run), functools.partial(signature.running, "run for the check")
+        tensors = signature.tensors
+        others = (resized(tensors, layouts[: len(tensors)]) for layouts in self._layouts)  # the seed stays
+        other = next((o for o in others if o is not None and self.accepts(*o)), None)
+        return checker.check(
+            recipe.subject,
+            signature.names,
+            *runs,
+            tensors,
+            want,
+            signature.plan(),
+            resized=[] if other is None else [other],
+            # Operators of the user's own, and what processes do together, need not work in two threads at a time.
+            threads=all(aot.has_torch_operators(gm) for gm in (self.graphs.forward, self.graphs.backward) if gm),
+            limit=limit,
+        )
+
+
+def _refusing(call: Callable[[list[Tensor]], Sequence[Any]], mutated: Sequence[int]) -> Callable[..., Sequence[Any]]:
+    """The same, where none of the inputs that it mutates is one that eager refuses to."""
+
+    def refusing(tensors: list[Tensor]) -> Sequence[Any]:
+        if torch.is_grad_enabled():
+            aot.refuse_leaf_mutation([tensors[i] for i in mutated])
+        return call(tensors)
+
+    return refusing
+
+
+def _refuse_leaf_mutation(recipe: Recipe, mutated: Sequence[Tensor]) -> None:
+    """For a function that eager lets mutate a leaf, as through a view of another type, which autograd does not see."""
+    if torch.is_grad_enabled() and any(t.is_leaf and t.requires_grad for t in mutated):
+        raise TraceError(
+            f"{recipe.name!r} mutates an input that requires gradients without autograd's knowledge; a compiled graph "
+            "would tell autograd. Do that under torch.no_grad(), or use capture='dynamo'."
+        )
+
+
+class Failure:
+    """Takes the place of an entry whose compilation failed, so that such calls run eagerly.
+
+    Attributes:
+        error: why it failed.
+        accepts: whether it stands for these flat inputs.
+    """
+
+    def __init__(self, error: AotkitError, signature: Signature) -> None:
+        self.error = error
+        self.accepts = aot.tensor_guard(signature.tensors)
+
+
+def new_entry(recipe: Recipe, signature: Signature, want: Outcome | None) -> Entry:
+    """Compile, and compare with what eager gave, if that is known."""
+    try:
+        entry = Entry(recipe, signature, ran_in_eager=want is not None)
+        if want is not None:
+            entry.check(recipe, signature, want)
+    except SeedNeeded:
+        signature.seeded = True
+        return new_entry(recipe, signature, None if want is None else outcome_in_eager(signature))
+    except AotkitError as error:
+        if not recipe.dynamic:
+            raise
+        # Perhaps because of the sizes that were left open. The check has freed parts of `want`.
+        fixed = dataclasses.replace(recipe, dynamic=False)
+        entry = new_entry(fixed, signature, None if want is None else outcome_in_eager(signature))
+        if isinstance(error, MismatchError) and _is_traced_well(recipe, signature):
+            report: CheckReport = error.report  # type: ignore[attr-defined]
+            report.culprit = "With fixed sizes it equals eager, and with open ones under 'nop': use dynamic=False."
+            checker.raise_if_different(report)
+    return entry
+
+
+def unchecked_entry(recipe: Recipe, signature: Signature) -> Entry:
+    """Compile where there is no memory for eager on copies of the inputs."""
+    entry = new_entry(recipe, signature, None)
+    entry.report = checker.unmeasured(recipe.subject)
+    checker.raise_if_different(entry.report)
+    return entry
+
+
+def _is_traced_well(recipe: Recipe, signature: Signature) -> bool:
+    """Whether graphs with open sizes are right, before a backend and a partitioner have changed them."""
+    plain = dataclasses.replace(recipe, backend=get_backend("nop"), partition=get_partitioner("default"))
+    entry = Entry(plain, signature, ran_in_eager=True)
+    return entry.compare(plain, signature, outcome_in_eager(signature)).passed
+
+
+def _validity(
+    tensors: Sequence[Tensor],
+    is_open: Sequence[bool],
+    compiled: aot.Compiled,
+    offsets: bool,
+    seed: Sequence[Tensor],
+) -> Callable[..., bool]:
+    """A function that tells whether a compilation for `tensors` is valid for its arguments.
+
+    Args:
+        is_open: for each tensor whether its sizes and strides may be others, within `compiled.guard`.
+        offsets: whether it matters where in its storage each begins.
+        seed: what else was traced.
+    """
+    check = aot.tensor_guard(tensors, is_open)
+    guard = compiled.guard
+    shared = aot.memory_pattern(tensors, offsets)
+    if not shared and not compiled.mutated:
+        return check if guard is None else lambda *others: check(*others) and guard((*others, *seed))
+    are_apart = aot.Apart()
+    mutates = bool(compiled.mutated)
+
+    def share_alike(*others: Tensor) -> bool:
+        if not shared and not offsets and are_apart(others):
+            return True
+        return aot.memory_pattern(others, offsets) == shared and not (mutates and aot.hidden_overlap(others))
+
+    return lambda *others: check(*others) and share_alike(*others) and (guard is None or guard((*others, *seed)))
+
+
+class _Outputs:
+    """The structure of a function's result: which leaves the graph computes, and the constants between them."""
+
+    def __init__(self) -> None:
+        self._leaves: list[Any] = []
+        self._spec: Any = None
+
+    def flatten(self, outputs: Any, inputs: Sequence[Any]) -> list[Any]:
+        leaves, self._spec = pytree.tree_flatten(outputs, is_leaf=lambda value: isinstance(value, torch.Size))
+        computed = []
+        self._leaves = []
+        for leaf in leaves:
+            if aot.is_traced(leaf):
+                if isinstance(leaf, Tensor) and (what := aot.beyond_values(leaf, inputs)):
+                    raise TraceError(
+                        f"the function returns a tensor of shape {list(leaf.shape)} to which it has given {what}; a "
+                        "compiled graph would not. Use capture='dynamo'."
+                    )
+                self._leaves.append(_COMPUTED)
+                computed.append(leaf)
+            elif isinstance(leaf, torch.Size) and not is_size(leaf):
+                raise TraceError(
+                    "the function returns a torch.Size of sizes that dynamic=True leaves open. Return the numbers, or "
+                    "use dynamic=False."
+                )
+            elif is_constant(leaf):
+                self._leaves.append(leaf)
+            elif isinstance(leaf, Tensor):
+                raise TraceError(
+                    f"the function returns a tensor of shape {list(leaf.shape)} that it neither computed nor received. "
+                    "Pass it as an argument."
+                )
+            else:
+                raise TraceError(
+                    f"the function returns a {type(leaf).__name__}, which a compiled graph cannot rebuild. Return "
+                    "tensors in tuples, lists, dicts or named tuples, or register the class with torch.utils._pytree."
+                )
+        return computed
+
+    def rebuilder(self) -> Callable[[Sequence[Any]], Any]:
+        """A function from what the graph computes to the function's result."""
+        leaves, spec = self._leaves, self._spec
+        if leaves == [_COMPUTED] and spec.is_leaf():
+            return operator.itemgetter(0)
+        if (
+            spec.type is tuple
+            and all(child.is_leaf() for child in aot.pytree_children(spec))
+            and set(leaves) == {_COMPUTED}
+        ):
+            return tuple
+
+        def rebuild(results: Sequence[Any]) -> Any:
+            rest = iter(results)
+            return pytree.tree_unflatten([next(rest) if leaf is _COMPUTED else leaf for leaf in leaves], spec)
+
+        return rebuild
+
+
+_COMPUTED = object()
+
+
+@contextmanager
+def _explained(recipe: Recipe, signature: Signature, ran_in_eager: bool) -> Iterator[None]:
+    """Turn the ways in which tracing fails into errors that say what to do; the function's own errors stay."""
+    try:
+        yield
+    except (AotkitError, EagerOnly):
+        raise
+    except Exception as e:
+        if not ran_in_eager:
+            outcome_in_eager(signature)  # if this raises, tracing is not to blame
+        where = user_line(e.__traceback__)
+        at = f" at {where}" if where else ""
+        if aot.is_data_dependent(e):
+            raise TraceError(
+                f"{recipe.name!r} needs the value of a tensor{at}: its control flow or its shapes depend on data, "
+                "which one graph cannot hold. Use capture='dynamo', which splits the function there."
+            ) from e
+        if aot.is_foreign_tensor(e):
+            raise TraceError(
+                f"{recipe.name!r} uses a tensor{at} that is neither an argument nor found in its closure, globals or "
+                "attributes. Pass it as an argument."
+            ) from e
+        raise TraceError(
+            f"{recipe.name!r} runs in eager, but cannot be traced{at}: {type(e).__name__}: {e}. Use capture='dynamo', "
+            "or on_error='eager' to run it uncompiled."
+        ) from e

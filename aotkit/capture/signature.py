@@ -1,0 +1,143 @@
+"""The inputs that a compilation is made for, and the function run eagerly on others in their places."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from aotkit import aot
+from aotkit.aot import pytree
+from aotkit.capture.arguments import Arguments
+from aotkit.capture.executed import watching
+from aotkit.capture.places import in_copied_context
+from aotkit.capture.substitution import substituted
+from aotkit.capture.walk import Walk
+from aotkit.checking.runs import Plan, run_on_copies
+from aotkit.checking.storages import Storages
+from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, is_out_of_memory
+from aotkit.random.draws import Draws, SeedNeeded, new_seed
+from aotkit.recipe import Recipe
+
+_ABSENT = object()
+USED_UP = "backward through the graph a second time"  # in the error of a function that has run the backward pass itself
+
+
+class Signature:
+    """The inputs that a compilation is made for: arguments, and tensors that the function captures.
+
+    Attributes:
+        captured: the tensors that the function captures.
+        tensors: all tensors, arguments first.
+        names: one for each.
+        generators: random generators that the function draws from, besides torch's own.
+        is_watched: whether some functions must not run, as they were not looked into.
+        seeded: whether a seed follows the tensors as one more input, since the function draws shared random numbers.
+    """
+
+    def __init__(self, recipe: Recipe, arguments: Arguments, walk: Walk, names: Sequence[str]) -> None:
+        self._fn = recipe.fn
+        self._arguments = arguments
+        self._walk = walk
+        self.captured = [tensor for _, tensor in walk.tensors.values()]
+        self.tensors = [*arguments.tensors, *self.captured]
+        self.names = [*names, *(name for name, _ in walk.tensors.values())]
+        self.generators = walk.generators
+        self.seeded = False
+        self._shares_random = recipe.random == "shared"
+        self.is_watched = bool(walk.unfollowed)
+        self.static = [False] * len(arguments.tensors) + [True] * len(self.captured)
+
+    def run(self, doing: str, tensors: Sequence[Any]) -> Any:
+        """Run the function with `tensors` in the places of `self.tensors`."""
+        with self.running(doing, tensors) as outputs:
+            return outputs
+
+    def running(self, doing: str, tensors: Sequence[Any]) -> AbstractContextManager[Any]:
+        """The same, for as long as the outputs are used: a backward pass may run parts of the function again."""
+        return in_copied_context(self._running(doing, tensors))
+
+    @contextmanager
+    def _running(self, doing: str, tensors: Sequence[Any]) -> Iterator[Any]:
+        tensors = self._stand_ins(tensors)
+        n = len(self._arguments.tensors)
+        captured = self._walk.tensors
+        args, kwargs = self._arguments.rebuild(tensors[:n])
+        before = pytree.tree_flatten((args, kwargs))
+        replacements = dict(zip(captured, tensors[n:], strict=True))
+        walk, untouched = self._walk, Storages(tensors, self.names)
+        attributes = [dict(vars(t)) for t in tensors]
+        with watching(walk.unfollowed), substituted(walk.slots, walk.containers, walk.caches, replacements, doing):
+            outputs = self._fn(*args, **kwargs)
+            leaves, spec = pytree.tree_flatten((args, kwargs))
+            if spec != before[1] or any(a is not b for a, b in zip(leaves, before[0], strict=True)):
+                raise TraceError(
+                    f"the function changes a list or dict among its arguments while it is {doing}; a compiled graph "
+                    "would not repeat that. Return the new value instead, or use capture='dynamo'."
+                )
+            untouched.verify()
+            self._refuse_new_attributes(tensors, attributes)
+            yield outputs
+
+    def _refuse_new_attributes(self, tensors: Sequence[Any], before: Sequence[dict[str, Any]]) -> None:
+        for name, tensor, old in zip(self.names, tensors, before, strict=True):
+            for key in vars(tensor).keys() | old.keys():
+                if vars(tensor).get(key, _ABSENT) is not old.get(key, _ABSENT):
+                    raise TraceError(
+                        f"the function assigns {key!r} of {name!r}, which belongs to the tensor of one call and not to "
+                        "a graph. Do that outside of the compiled function, or use capture='dynamo'."
+                    )
+
+    def plan(self) -> Plan:
+        """How to run the function on copies of its inputs."""
+        return Plan(self.generators, randomness=self.randomness)
+
+    def randomness(self, seed: Tensor | None = None) -> AbstractContextManager[Any]:
+        """What the function runs under, so that it draws its random numbers from a seed: a new one, if none is given.
+
+        Raises:
+            SeedNeeded: it draws, but is not seeded.
+        """
+        if not self._shares_random:
+            return nullcontext()
+        if seed is None and self.seeded:
+            seed = new_seed()
+        return aot.SharedRandom(Draws(seed))
+
+    def _stand_ins(self, tensors: Sequence[Any]) -> list[Any]:
+        """The tensors to run with: one for each input that is one tensor, parameters where parameters are."""
+        first: dict[int, Any] = {}
+        for original, given in zip(self.tensors, tensors, strict=True):
+            if first.setdefault(id(original), given) is given and given is not original:
+                vars(given).update(vars(original))
+                if isinstance(original, nn.Parameter):
+                    given._is_param = True  # makes isinstance(given, nn.Parameter) true
+        return [first[id(original)] for original in self.tensors]
+
+
+def outcome_in_eager(signature: Signature) -> Any:
+    """Outputs, gradients and mutations of the function itself, run on copies of the inputs.
+
+    Raises:
+        OwnError: the function raises.
+        EagerOnly: only the backward pass of what it returns does, such as one that the function has already run.
+    """
+    run = functools.partial(signature.running, "run on copies of its inputs")
+    returned: list[bool] = []
+    plan = replace(signature.plan(), before_backward=lambda: returned.append(True))
+    try:
+        return run_on_copies(run, signature.tensors, plan)
+    except SeedNeeded:
+        signature.seeded = True
+        return outcome_in_eager(signature)
+    except (AotkitError, EagerOnly):
+        raise
+    except Exception as e:
+        if returned and not is_out_of_memory(e):
+            # Another way of capture is no help where an operator has no derivative.
+            raise EagerOnly(
+                f"the backward pass of what it returns raises {type(e).__name__}: {e}", final=USED_UP not in str(e)
+            ) from e
+        raise OwnError(e) from e

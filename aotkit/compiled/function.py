@@ -1,0 +1,311 @@
+"""What `compile` makes of a function: each call takes the way that it can.
+
+A call for which there are compiled graphs runs them. Another one is traced directly; where that cannot be, TorchDynamo
+captures it; and what neither can stand for runs eagerly, with a warning.
+"""
+
+import copy
+import functools
+import inspect
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar
+
+import torch
+
+from aotkit import aot
+from aotkit.capture.direct import DirectFunction
+from aotkit.capture.dynamo import DynamoFunction
+from aotkit.capture.entry import Entry, Failure
+from aotkit.checking.checker import raise_if_different
+from aotkit.checking.comparison import CheckReport
+from aotkit.compiled.explanation import Explanation
+from aotkit.compiled.methods import BoundFunction
+from aotkit.errors import EagerOnly, OwnError, TraceError, warn_of_eager_call
+from aotkit.graphs import Graphs
+from aotkit.interfaces import Partitioner
+from aotkit.recipe import Randomness, recipe_of
+from aotkit.registry import BackendSpec
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Capture = Literal["auto", "aot", "dynamo"]
+OnError = Literal["raise", "eager"]
+
+
+def options_of(
+    backend: BackendSpec,
+    partition: str | Partitioner,
+    check: bool,
+    capture: str,
+    dynamic: bool | None,
+    random: str,
+    on_error: str,
+    strict: bool,
+) -> dict[str, Any]:
+    """The keyword arguments of `compile`."""
+    return {
+        "backend": backend, "partition": partition, "check": check, "capture": capture, "dynamic": dynamic,
+        "random": random, "on_error": on_error, "strict": strict,
+    }  # fmt: skip
+
+
+class CompiledFunction(Generic[P, R]):
+    """Call it like the function it wraps; ask it for the graphs that it compiled.
+
+    Attributes:
+        __wrapped__: the function itself.
+    """
+
+    __wrapped__: Callable[P, R]
+
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        *,
+        backend: BackendSpec,
+        partition: str | Partitioner,
+        check: bool,
+        capture: Capture,
+        dynamic: bool | None,
+        random: Randomness,
+        on_error: OnError,
+        strict: bool,
+    ) -> None:
+        if not callable(fn):
+            raise TypeError(f"compile takes a function or an nn.Module, not {fn!r}.")
+        _one_of("capture", capture, ("auto", "aot", "dynamo"))
+        _one_of("random", random, ("shared", "torch"))
+        _one_of("on_error", on_error, ("raise", "eager"))
+        # The attributes of a callable object are its own state; those of a function describe it.
+        functools.update_wrapper(self, fn, updated=("__dict__",) if inspect.isroutine(fn) else ())
+        self._options = options_of(backend, partition, check, capture, dynamic, random, on_error, strict)
+        self._recipe = recipe_of(fn, backend, partition, bool(dynamic), random)
+        self._direct = DirectFunction(self._recipe, check, on_error, plain=capture == "auto")
+        self._dynamo: DynamoFunction | None = None
+        self._handed_over = ""  # why TorchDynamo has what is not compiled yet
+        self._reasons: set[str] = set()  # why calls have run eagerly
+        if capture == "dynamo":
+            self._hand_over("capture='dynamo'")
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_dynamo_compiling():
+            return self.__wrapped__(*args, **kwargs)
+        if (found := self._direct.find(args, kwargs)) is None:
+            return self._call_anew(args, kwargs)  # type: ignore[no-any-return]
+        entry, tensors = found
+        if type(entry) is Entry:
+            # What `entry.run` does, without its frame.
+            return entry.rebuild(entry.run_graphs(tensors))  # type: ignore[no-any-return]
+        return self.__wrapped__(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method: the instance is the first argument."""
+        return self if instance is None else BoundFunction(self, instance)
+
+    # Copies share nothing: what was compiled finds its tensors in the original.
+
+    def __copy__(self) -> "CompiledFunction[P, R]":
+        fn = self.__wrapped__
+        return CompiledFunction(fn if inspect.isroutine(fn) else copy.copy(fn), **self._options)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CompiledFunction[P, R]":
+        return CompiledFunction(copy.deepcopy(self.__wrapped__, memo), **self._options)
+
+    def __reduce__(self) -> Any:
+        if _is_importable(self):  # as a decorated function is; the undecorated one is not
+            return self.__qualname__  # type: ignore[attr-defined]
+        return functools.partial(CompiledFunction, **self._options), (self.__wrapped__,)
+
+    def __repr__(self) -> str:
+        recipe = self._recipe
+        return f"<compiled {recipe.name} (backend={recipe.backend_name!r}, partition={recipe.partition_name!r})>"
+
+    def graphs(self, /, *args: P.args, **kwargs: P.kwargs) -> Graphs:
+        """The graphs that a call with these arguments runs; compiles them if need be.
+
+        Where TorchDynamo captures the call, this makes it once more: random state is put back, mutations remain.
+
+        Raises:
+            TraceError: such a call runs eagerly, or in several pieces; the message says why.
+        """
+        found = self._way(args, kwargs)
+        return found.graphs if isinstance(found, Entry) else found.visit(args, kwargs).graphs
+
+    def report(self, /, *args: P.args, **kwargs: P.kwargs) -> CheckReport:
+        """The verdict of the check for a call with these arguments; compiles if need be.
+
+        Where TorchDynamo captures the call, this makes it once more, and has the verdicts on all graphs that it runs.
+
+        Raises:
+            TraceError: such a call runs eagerly; the message says why.
+            ValueError: it was compiled with `check=False`.
+        """
+        if not self._options["check"]:
+            raise ValueError(f"{self._recipe.name!r} was compiled with check=False: there is no report.")
+        found = self._way(args, kwargs)
+        report = found.report if isinstance(found, Entry) else found.visit(args, kwargs).report
+        assert report is not None
+        return report
+
+    def check(self, /, *args: P.args, **kwargs: P.kwargs) -> CheckReport:
+        """Compare what is compiled for such a call with eager again, for the values of these arguments.
+
+        Where TorchDynamo captures the call, this makes it once more, and compares each of its graphs.
+
+        Raises:
+            MismatchError: they differ.
+            TraceError: such a call runs eagerly.
+        """
+        found = self._way(args, kwargs)
+        if isinstance(found, DynamoFunction):
+            report = found.visit(args, kwargs, check=True).report
+        else:
+            try:
+                report = self._direct.check_again(args, kwargs)
+            except EagerOnly as e:
+                self._raise_eager(str(e))
+            except OwnError as e:
+                raise e.error from None
+        raise_if_different(report)
+        return report
+
+    def explain(self, /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+        """How a call with these arguments runs, and why, and what it launches; compiles if need be.
+
+        The arguments are read again when what it launches is asked for, and are kept until then. Where TorchDynamo
+        captures the call, this makes it once more: random state is put back, mutations remain.
+        """
+        describe = functools.partial(Explanation, self._recipe.subject)
+        try:
+            found, tensors = self._found(args, kwargs)
+            if isinstance(found, DynamoFunction):
+                visit = found.visit(args, kwargs)
+                return describe(
+                    eager=visit.eager, capture=None if visit.eager else "dynamo", handed_over=self._handed_over,
+                    pieces=len(visit.pieces), breaks=visit.breaks, entries=found.entries,
+                    all_graphs=[piece.graphs for piece in visit.pieces if piece.graphs], _measure=visit.kernels,
+                )  # fmt: skip
+        except EagerOnly as e:
+            return describe(eager=str(e), entries=len(self._direct))
+        if isinstance(found, Failure):
+            return describe(eager=str(found.error), entries=len(self._direct))
+        way, measure = found.way_in, functools.partial(found.kernels, tensors)
+        return describe(
+            detour=way.detour, tier=way.tier, capture="aot", pieces=1, entries=len(self._direct),
+            all_graphs=[found.graphs], _measure=measure,
+        )  # fmt: skip
+
+    def _way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | DynamoFunction:
+        """What takes such a call; compiles if need be.
+
+        Raises:
+            TraceError: it runs eagerly.
+        """
+        try:
+            found, _ = self._found(args, kwargs)
+        except EagerOnly as e:
+            self._raise_eager(str(e))
+        if isinstance(found, Failure):
+            raise found.error
+        return found
+
+    def _raise_eager(self, reason: str) -> NoReturn:
+        raise TraceError(f"{self._recipe.name!r} runs eagerly for these inputs: {reason}.")
+
+    def _found(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Entry | Failure | DynamoFunction, list[Any]]:
+        """What takes such a call, and its flat inputs if that is known; compiles if need be.
+
+        Raises:
+            EagerOnly: such a call runs eagerly.
+        """
+        try:
+            return self._choose(args, kwargs)
+        except OwnError as e:
+            raise e.error from None
+
+    def _choose(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Entry | Failure | DynamoFunction, list[Any]]:
+        if aot.COMPILE_LOCK.is_held_here():  # Dynamo's own lock could be waited for by who waits for this one
+            raise EagerOnly("it is a part of something that is being compiled as a whole", final=True)
+        if (reason := aot.why_eager()) is not None:
+            raise EagerOnly(reason, final=True)
+        if self._dynamo is not None:
+            return self._direct.find(args, kwargs) or (self._dynamo, [])
+        try:
+            return self._direct.found_or_compiled(args, kwargs)
+        except (EagerOnly, TraceError) as e:
+            if self._options["capture"] == "aot" or (isinstance(e, EagerOnly) and e.final):
+                raise
+            reason, _, _ = str(e).partition(". ")  # what follows is advice
+            return self._hand_over(reason), []
+
+    def _hand_over(self, reason: str) -> DynamoFunction:
+        """From now on TorchDynamo captures whatever has not been compiled."""
+        self._handed_over = reason
+        dynamic = self._options["dynamic"]
+        if dynamic is None and self._recipe.backend.fixed_sizes:
+            dynamic = False
+        options = (self._options[name] for name in ("check", "on_error", "strict"))
+        self._dynamo = DynamoFunction(self._recipe, dynamic, *options)
+        return self._dynamo
+
+    def _call_anew(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call for which there are no graphs yet."""
+        try:
+            found, tensors = self._choose(args, kwargs)
+        except EagerOnly as e:
+            return self._call_eagerly(str(e), args, kwargs)
+        except OwnError as e:
+            # It shall raise that once more, now having done to its inputs what it does before.
+            result = self.__wrapped__(*args, **kwargs)
+            reason = f"on copies of its inputs it raises {type(e.error).__name__}: {e.error}"
+            if self._options["capture"] == "auto":  # it lacks what copies have not, such as `.grad`
+                self._hand_over(reason)
+            self._tell_of_eager_call(reason)
+            return result
+        if isinstance(found, Entry):
+            return found.run(tensors)
+        if isinstance(found, Failure):  # of which the user has been warned
+            return self.__wrapped__(*args, **kwargs)
+        result, eager = found(args, kwargs)
+        if eager is not None:
+            self._tell_of_eager_call(eager)
+        return result
+
+    def _call_eagerly(self, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if aot.COMPILE_LOCK.is_held_here():  # a part of something that is compiled as a whole
+            return self.__wrapped__(*args, **kwargs)
+        if self._options["strict"]:
+            self._raise_eager(reason)
+        result = self.__wrapped__(*args, **kwargs)
+        self._tell_of_eager_call(reason)
+        return result
+
+    def _tell_of_eager_call(self, reason: str) -> None:
+        """Warn, once for each reason, that a whole call runs uncompiled.
+
+        Raises:
+            TraceError: the user wants no such calls.
+        """
+        if self._options["strict"]:
+            self._raise_eager(reason)
+        if reason not in self._reasons:
+            self._reasons.add(reason)
+            warn_of_eager_call(self._recipe.name, reason)
+
+
+def _is_importable(obj: Any) -> bool:
+    try:
+        return operator.attrgetter(obj.__qualname__)(sys.modules[obj.__module__]) is obj
+    except (AttributeError, KeyError):
+        return False
+
+
+def _one_of(option: str, value: Any, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{option} must be one of {', '.join(map(repr, allowed))}, not {value!r}.")

@@ -1,0 +1,169 @@
+"""Compiled modules: the same module, with its own state, whose `forward` is compiled."""
+
+import copy
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from aotkit.checking.comparison import CheckReport
+from aotkit.compiled.explanation import Explanation
+from aotkit.compiled.function import CompiledFunction
+from aotkit.graphs import Graphs
+
+
+class _Origin:
+    """What a compiled module was made from.
+
+    Attributes:
+        module: the uncompiled module; it shares its state with the compiled one.
+        own_forward: the `forward` among its own attributes, which wins over its class's, if there is one.
+    """
+
+    def __init__(self, module: nn.Module, options: dict[str, Any]) -> None:
+        self.module = module
+        self.options = options
+        self.own_forward: Callable[..., Any] | None = module.__dict__.get("forward")
+        self._class_forward: Any = type(module).forward
+        self._function: CompiledFunction[..., Any] = CompiledFunction(module.forward, **options)
+
+    def function(self) -> CompiledFunction[..., Any]:
+        """The compiled forward; a new one after another was assigned to the module's class."""
+        current: Any = type(self.module).forward
+        if self.own_forward is None and current != self._class_forward:
+            self._class_forward = current
+            bound = inspect.getattr_static(type(self.module), "forward").__get__(self.module, type(self.module))
+            self._function = CompiledFunction(bound, **self.options)
+        return self._function
+
+
+class _GivesWay:
+    """A method for which a member of the user's own, by the same name, takes precedence."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        functools.update_wrapper(self, method)  # type: ignore[arg-type]
+
+    def __get__(self, module: Any, owner: type | None = None) -> Any:
+        if module is None:
+            return self._method
+        name = self._method.__name__
+        of_class: Any = super(CompiledModule, module)
+        if hasattr(of_class, name):
+            return getattr(of_class, name)
+        members = (module._parameters, module._buffers, module._modules)
+        return next((group[name] for group in members if name in group), types.MethodType(self._method, module))
+
+
+class CompiledModule(nn.Module):
+    """Mixed into a module's own class, so that it stays an instance of it with the same parameters and attributes.
+
+    A `forward` that is assigned to it runs as it is, as on any module; it may call the compiled one.
+    """
+
+    # Each compiled module has a class of its own, and looks this up there: the user's attributes have any name.
+    _aotkit: _Origin
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Keep the hooks of the user's classes from seeing the class of a compiled module."""
+
+    @_GivesWay
+    def graphs(self, /, *args: Any, **kwargs: Any) -> Graphs:
+        """The graphs that a call with these arguments runs; compiles them if need be."""
+        return function_of(self).graphs(*args, **kwargs)
+
+    @_GivesWay
+    def report(self, /, *args: Any, **kwargs: Any) -> CheckReport:
+        """The verdict of the check for a call with these arguments; compiles if need be."""
+        return function_of(self).report(*args, **kwargs)
+
+    @_GivesWay
+    def check(self, /, *args: Any, **kwargs: Any) -> CheckReport:
+        """Compare a call with these arguments with eager again."""
+        return function_of(self).check(*args, **kwargs)
+
+    @_GivesWay
+    def explain(self, /, *args: Any, **kwargs: Any) -> Explanation:
+        """How a call with these arguments runs, and why; compiles if need be."""
+        return function_of(self).explain(*args, **kwargs)
+
+    @property
+    def __wrapped__(self) -> nn.Module:
+        """The uncompiled module; it shares its state with the compiled one."""
+        return uncompiled(self)
+
+    def __copy__(self) -> nn.Module:
+        return compile_module(copy.copy(uncompiled(self)), type(self)._aotkit.options)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        return compile_module(copy.deepcopy(uncompiled(self), memo), type(self)._aotkit.options)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return compile_module, (uncompiled(self), type(self)._aotkit.options)
+
+
+def compile_module(module: nn.Module, options: dict[str, Any]) -> nn.Module:
+    """A module that shares the state of `module` and calls its compiled forward."""
+    if isinstance(module, CompiledModule):
+        module = uncompiled(module)
+    cls: Any = type(module)
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
+        raise ValueError(f"{cls.__name__} has no parameters yet. Call it once on an example, then compile it.")
+    origin = _Origin(module, options)
+    # Other tracers want a function there; only a property wins over a `forward` in the module's own attributes.
+    forward = _method(cls.forward) if origin.own_forward is None else _own_forward
+    namespace = {"_aotkit": origin, "forward": forward, "__module__": cls.__module__}
+    compiled_class: Any = type(cls)(f"Compiled{cls.__name__}", (CompiledModule, cls), namespace)
+    compiled: Any = object.__new__(compiled_class)
+    compiled.__dict__ = module.__dict__
+    return compiled  # type: ignore[no-any-return]
+
+
+def function_of(compiled: Any) -> CompiledFunction[..., Any]:
+    """The compiled function that a compiled module, or a compiled function, calls."""
+    return type(compiled)._aotkit.function() if isinstance(compiled, CompiledModule) else compiled
+
+
+def uncompiled(module: CompiledModule) -> nn.Module:
+    """The module as it was before `compile_module`, with the state that it has now."""
+    original = type(module)._aotkit.module
+    if _is_intact(module):
+        return original
+    other: Any = object.__new__(type(original))
+    other.__dict__ = module.__dict__
+    return other  # type: ignore[no-any-return]
+
+
+def _is_intact(module: CompiledModule) -> bool:
+    """Whether it is what `compile_module` made: no replica with state of its own, nor of a derived class."""
+    return module.__dict__ is type(module)._aotkit.module.__dict__ and "_aotkit" in vars(type(module))
+
+
+def _method(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def forward(self: CompiledModule, /, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # Dynamo of torch 2.11 cannot follow the rest
+            return original(self, *args, **kwargs)
+        if _is_intact(self):
+            return function_of(self)(*args, **kwargs)
+        return type(type(self)._aotkit.module).forward(self, *args, **kwargs)
+
+    return forward
+
+
+def _get_forward(self: CompiledModule) -> Any:
+    origin, own = type(self)._aotkit, self.__dict__.get("forward")
+    if own is None:  # it was deleted
+        return types.MethodType(type(origin.module).forward, self)
+    return origin.function() if own is origin.own_forward and _is_intact(self) else own
+
+
+def _set_forward(self: CompiledModule, value: Any) -> None:
+    self.__dict__["forward"] = value
+
+
+_own_forward = property(_get_forward, _set_forward)

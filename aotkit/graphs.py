@@ -1,0 +1,98 @@
+"""The record of the graphs of one compilation, and what shows it."""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.fx import GraphModule
+
+from aotkit.interfaces import Regions
+
+if TYPE_CHECKING:
+    from aotkit.runtime.kernels import Kernels
+
+
+@dataclass
+class Graphs:
+    """Copies of the graphs of one compilation, taken before any compiler touched them.
+
+    A call without gradients has a forward graph only.
+
+    Attributes:
+        name: the compiled function's.
+        backend: the backend's name.
+        partition: the partitioner's name.
+        forward: computes `num_outputs` values (mutated inputs first, then the outputs), then the saved ones.
+        backward: from saved values and tangents to the gradients of the inputs.
+        joint: what the partitioner was given.
+        num_outputs: how many outputs of `forward` are not saved values.
+        input_names: one for each placeholder of `forward`: `x`, `layer.weight`, ...
+        regions: "forward" and "backward" -> how that graph is divided, if it is.
+        kernels: what they launch; None where nobody has asked: `CompiledFunction.explain(...).graphs` have it.
+        copied: names of the saved values of which the compiled forward graph keeps copies in another layout, though the
+            caller holds them.
+    """
+
+    name: str
+    backend: str
+    partition: str
+    forward: GraphModule
+    joint: GraphModule | None = None
+    backward: GraphModule | None = None
+    num_outputs: int = 0
+    input_names: Sequence[str] = ()
+    regions: Mapping[str, Regions] = field(default_factory=dict)
+    kernels: "Kernels | None" = None
+    copied: Collection[str] = ()
+
+    def __str__(self) -> str:
+        from aotkit.inspection import render_text
+
+        return render_text(self)
+
+    def _repr_markdown_(self) -> str:
+        from aotkit.inspection import render_markdown
+
+        return render_markdown(self)
+
+    def json(self) -> dict[str, Any]:
+        """The same as plain data, of schema 1: see `aotkit/view/model.py`."""
+        from aotkit.view.model import as_json
+
+        return as_json(self)
+
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the viewer with these graphs as one file, which needs no network: for a browser, or to send."""
+        from aotkit.view.page import render_page
+
+        Path(path).write_text(render_page(self.json()), encoding="utf-8")
+
+    def dot(self) -> str:
+        """Both graphs in Graphviz' language."""
+        from aotkit.view.dot import render_dot
+
+        return render_dot(self.json())
+
+    def mermaid(self) -> str:
+        """Small graphs as a flowchart of Mermaid's, which GitHub and notebooks show.
+
+        Raises:
+            ValueError: they have more than 100 nodes.
+        """
+        from aotkit.view.mermaid import render_mermaid
+
+        return render_mermaid(self.json())
+
+    def model_explorer(self) -> dict[str, Any]:
+        """What Google's Model Explorer shows, once `json.dump` has written it to a file."""
+        from aotkit.view.model_explorer import model_explorer
+
+        return model_explorer(self.json())
+
+    def _repr_html_(self) -> str:
+        from aotkit.inspection import render_html
+        from aotkit.view.page import render_output
+
+        return render_output(self.json(), render_html(self))

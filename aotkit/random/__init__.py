@@ -1,0 +1,1 @@
+"""Random numbers that are the same in every backend, in eager, and when they are recomputed."""

@@ -1,0 +1,1 @@
+"""Compiled graphs as CUDA graphs: recorded once, then replayed."""

@@ -1,0 +1,140 @@
+"""What a compiled graph launches, whether its compiler tells or not."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch.fx import GraphModule, Interpreter, Node
+
+from aotkit.aot.effects import changes_inputs
+from aotkit.aot.partition import is_view
+from aotkit.inspection.nodes import is_operation, operator_name
+from aotkit.interfaces import Explained, Kernel
+from aotkit.runtime.calls import Product, boxed_call
+
+Around = Callable[[int], AbstractContextManager[None]]
+BLACK_BOX = "its compiler does not tell what it launches"
+
+
+def explained(product: Product) -> Explained:
+    """What runs, as something that tells what it launches."""
+    run = product.run
+    if isinstance(run, GraphModule):
+        return Operators(run)
+    return run if isinstance(run, Explained) else BlackBox(product)
+
+
+def launches_of(run: Any) -> float:
+    """How many launches from Python a call of what a compiler returned costs the host; infinity if it does not tell."""
+    if isinstance(run, GraphModule):
+        return len(Operators(run).kernels(()))
+    tell = getattr(run, "launches", None)
+    return math.inf if tell is None else float(tell())
+
+
+def computes(node: Node) -> bool:
+    """Whether a node is an operation that computes something, instead of viewing what there is."""
+    return is_operation(node) and (changes_inputs(node) or not is_view(node))
+
+
+class Operators:
+    """A graph that runs as it is: one operator of ATen's after the other."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        self._gm = gm
+        self._numbers = {node: i for i, node in enumerate(filter(computes, gm.graph.nodes))}
+
+    def kernels(self, inputs: Sequence[Any]) -> list[Kernel]:
+        return [Kernel(_full_name(node), (node.name,), "ATen") for node in self._numbers]
+
+    def observed(self, inputs: list[Any], around: Around) -> Sequence[Any]:
+        return _Observed(self._gm, self._numbers, around).boxed_run(inputs)  # type: ignore[no-any-return]
+
+
+def _full_name(node: Node) -> str:
+    return str(node.target) if hasattr(node.target, "overloadpacket") else operator_name(node)
+
+
+class _Observed(Interpreter):
+    def __init__(self, gm: GraphModule, numbers: dict[Node, int], around: Around) -> None:
+        super().__init__(gm)
+        self._numbers, self._around = numbers, around
+
+    def run_node(self, n: Node) -> Any:
+        if n not in self._numbers:
+            return super().run_node(n)
+        with self._around(self._numbers[n]):
+            return super().run_node(n)
+
+
+class BlackBox:
+    """A graph whose compiler does not tell what it launches: all of it is one kernel, launched who knows how often."""
+
+    def __init__(self, product: Product) -> None:
+        self._run = boxed_call(product.run)
+        self._operations = tuple(n.name for n in product.graph.graph.nodes if computes(n))
+
+    def kernels(self, inputs: Sequence[Any]) -> list[Kernel]:
+        return [Kernel("(all)", self._operations, "?", launches=None, why=BLACK_BOX)] if self._operations else []
+
+    def observed(self, inputs: list[Any], around: Around) -> Sequence[Any]:
+        if not self._operations:
+            return self._run(inputs)
+        with around(0):
+            return self._run(inputs)
+
+
+class Sequential:
+    """Graphs that run one after the other, over one list of values.
+
+    Args:
+        steps: (what runs, where its inputs are, which of these are done then, where its outputs go).
+        blank: as many as there are values, of which the first are the inputs.
+        constants: follow them in the list.
+        where: the results are in the list.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[tuple[Product, Sequence[int], Sequence[int], slice]],
+        blank: Sequence[None],
+        constants: Sequence[Any],
+        where: Sequence[int],
+    ) -> None:
+        self._steps = [(explained(product), takes, frees, gives) for product, takes, frees, gives in steps]
+        self._blank, self._constants, self._where = blank, constants, where
+        self._counts: list[int] | None = None
+
+    def kernels(self, inputs: Sequence[Any]) -> list[Kernel]:
+        found: list[list[Kernel]] = []
+
+        def run(step: Explained, args: list[Any]) -> Sequence[Any]:
+            found.append(list(step.kernels(args)))
+            return step.observed(args, lambda _: nullcontext())
+
+        self._run([*inputs], run)
+        self._counts = [len(kernels) for kernels in found]
+        return [kernel for kernels in found for kernel in kernels]
+
+    def observed(self, inputs: list[Any], around: Around) -> Sequence[Any]:
+        if self._counts is None:
+            self.kernels([*inputs])
+        assert self._counts is not None
+        firsts = iter([sum(self._counts[:i]) for i in range(len(self._steps))])
+
+        def run(step: Explained, args: list[Any]) -> Sequence[Any]:
+            first = next(firsts)
+            return step.observed(args, lambda i: around(first + i))
+
+        return self._run(inputs, run)
+
+    def _run(self, inputs: list[Any], run: Callable[[Explained, list[Any]], Sequence[Any]]) -> list[Any]:
+        values = [*inputs, *self._blank[len(inputs) :], *self._constants]
+        inputs.clear()
+        for step, takes, frees, gives in self._steps:
+            args = [values[i] for i in takes]
+            for i in frees:
+                values[i] = None
+            values[gives] = run(step, args)
+        return [values[i] for i in self._where]

@@ -1,0 +1,176 @@
+"""What happens to the graphs of one compilation: joint pass, cut, copies for inspection, compilers, first run."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.fx import GraphModule
+
+from aotkit.aot import (
+    CompiledGraphs,
+    assigning,
+    copy_changing_inputs,
+    copy_graph,
+    copy_saved_mutated_inputs,
+    correct_statistics,
+    donated_inputs,
+    drop_unsaved_copies,
+    effect_tokens,
+    gradient_uses,
+    keep_copies,
+    outside_fake_mode,
+    promise_strides,
+    return_new_storages,
+    save_viewed_inputs,
+    separate_gradients,
+    sparing_retained,
+    sparse_nodes,
+)
+from aotkit.aot.environment import collecting
+from aotkit.errors import CompileError, TraceError
+from aotkit.graphs import Graphs
+from aotkit.inspection import credit_backward
+from aotkit.inspection.layouts import kept_as_copies
+from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Partitioner, Regions
+from aotkit.runtime.calls import Blame, Boxed, Product, boxed_call, checked_once, outside_dynamo, results_of
+
+
+class Pipeline:
+    """The compilers and the partitioner of one compilation as AOTAutograd takes them; fills `graphs` and `products`.
+
+    Attributes:
+        strides: those of the function's outputs in eager, which whoever traces tells.
+        lasting: which of the function's inputs are taken to keep their values until the backward pass; so, too.
+        guarded: whether each call is compared with the inputs that the forward graph was compiled for; so, too.
+        assigns_data: whether the function assigns an input's `.data`, which AOTAutograd takes in graphs alone; so, too.
+    """
+
+    def __init__(self, graphs_of: functools.partial[Graphs], backend: Backend, partition: Partitioner) -> None:
+        self._new_graphs = graphs_of
+        self._backend = backend
+        self._partition = partition
+        self._joint: GraphModule | None = None
+        self._backward: GraphModule | None = None
+        self._num_outputs: int | None = None
+        self.gradient_uses: Sequence[frozenset[int]] = ()
+        self.graphs: Graphs | None = None
+        self._compiled: dict[str, tuple[Boxed, GraphModule]] = {}
+        self.products: dict[str, Product] = {}
+        self._regions: dict[str, Regions] = {}
+        self._copied: list[str] = []
+        self.strides: Sequence[Sequence[Any] | None] = ()
+        self.lasting: Sequence[bool] = ()
+        self.guarded = False
+        self.assigns_data = False
+
+    def keywords(self) -> dict[str, Any]:
+        """Keyword arguments for AOTAutograd."""
+        backend = self._backend
+        fw = backend.fw_compiler
+        return {
+            "fw_compiler": functools.partial(self._forward, fw),
+            "bw_compiler": functools.partial(self._compile, backend.bw_compiler or fw, "backward"),
+            "inference_compiler": functools.partial(self._forward, backend.inference_compiler or fw),
+            "partition_fn": self._cut,
+            "keep_inference_input_mutations": backend.writes_inputs or self.assigns_data,
+            "decompositions": dict(_table(backend.decompositions)),
+        }
+
+    def compiled(self) -> CompiledGraphs:
+        """What the compilers made of the graphs."""
+        return CompiledGraphs(*self._compiled["forward"], *self._compiled.get("backward", ()))
+
+    def _cut(self, joint: GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
+        correct_statistics(joint)
+        self.gradient_uses = gradient_uses(joint, kwargs["num_fwd_outputs"])
+        self._refuse_sparse(joint)
+        copy_changing_inputs(joint, self.lasting)
+        keep_copies(joint)
+        if self._backend.joint_pass is not None:
+            with self._blame(f"joint pass of backend {self._backend_name!r}", "joint", joint):
+                self._backend.joint_pass(joint, joint_inputs)
+        credit_backward(joint)
+        self._joint = copy_graph(joint)
+        drop_unsaved_copies(self._joint)
+        self._num_outputs = kwargs["num_fwd_outputs"]
+        with self._blame(f"partitioner {self._new_graphs.keywords['partition']!r}", "joint", self._joint):
+            parts = self._partition(joint, joint_inputs, **kwargs)
+            forward, backward = self._two_graphs(parts)
+            _same_saved_values(forward, backward, kwargs["num_fwd_outputs"], len(joint_inputs[1]))
+        drop_unsaved_copies(forward, results_of(forward)[kwargs["num_fwd_outputs"] :])
+        copy_saved_mutated_inputs(forward, kwargs["num_fwd_outputs"])
+        save_viewed_inputs(forward, backward, kwargs["num_fwd_outputs"])
+        separate_gradients(backward)
+        self._backward = copy_graph(backward)
+        return forward, backward
+
+    def _refuse_sparse(self, gm: GraphModule) -> None:
+        if found := sparse_nodes(gm):
+            raise TraceError(
+                f"{self._new_graphs.keywords['name']!r} computes sparse tensors ({', '.join(found[:3])}), whose "
+                "gradients AOTAutograd loses. Compile the dense part of it."
+            )
+
+    def _two_graphs(self, parts: Any) -> tuple[GraphModule, GraphModule]:
+        if not (isinstance(parts, tuple) and len(parts) == 2 and all(isinstance(p, GraphModule) for p in parts)):
+            raise CompileError(f"it returned {type(parts).__name__}, not a tuple (forward, backward) of GraphModules")
+        return parts
+
+    def _forward(
+        self, compiler: GraphCompiler, gm: GraphModule, example_inputs: Sequence[Tensor]
+    ) -> Callable[..., Any]:
+        num_outputs = self._num_outputs
+        if num_outputs is None:  # no joint graph: inference
+            self._refuse_sparse(gm)
+            num_outputs = len(results_of(gm))
+        else:
+            num_outputs -= effect_tokens(gm)
+        self.graphs = self._new_graphs(
+            forward=copy_graph(gm), joint=self._joint, backward=self._backward, num_outputs=num_outputs,
+            regions=self._regions, copied=self._copied,
+        )  # fmt: skip
+        replaced = return_new_storages(gm) if self.assigns_data else ()
+        promise_strides(gm, num_outputs, self.strides)
+        return assigning(self._compile(compiler, "forward", gm, example_inputs), replaced)
+
+    def _compile(self, compiler: GraphCompiler, role: str, gm: GraphModule, example_inputs: Sequence[Tensor]) -> Boxed:
+        kept = copy_graph(gm)
+        if role == "backward" and self.graphs is not None:
+            self._copied += kept_as_copies(self.graphs, example_inputs)
+        donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
+        with self._blame(f"backend {self._backend_name!r}", role, kept), outside_fake_mode(), collecting():
+            product = compiler(gm, example_inputs)
+            run = boxed_call(product)
+        self.products[role] = Product(product, kept)
+        if "regions" in gm.meta:
+            self._regions[role] = gm.meta["regions"]
+        run = sparing_retained(run, donated)
+        blame = functools.partial(self._blame, f"backend {self._backend_name!r}", role, kept)
+        later = getattr(run, "unchecked", run) if role == "forward" and self.guarded else run
+        self._compiled[role] = checked_once(run, later, kept, blame), kept
+        called = checked_once(run, run, kept, blame)
+        return outside_dynamo(called) if role == "backward" else called
+
+    @property
+    def _backend_name(self) -> str:
+        return str(self._new_graphs.keywords["backend"])
+
+    def _blame(self, culprit: str, role: str, gm: GraphModule) -> Blame:
+        return Blame(f"{culprit} failed on the {role} graph of {self._new_graphs.keywords['name']!r}", gm)
+
+
+def _table(decompositions: Any) -> Decompositions:
+    return decompositions() if callable(decompositions) else decompositions  # type: ignore[no-any-return]
+
+
+def _same_saved_values(forward: GraphModule, backward: GraphModule, num_fwd_outputs: int, tangents: int) -> None:
+    saved = len(results_of(forward)) - num_fwd_outputs
+    # torch adds inputs for the states of CUDA generators after partitioning, and for the order of effects before.
+    added = ("bwd_rng_state", "tangents_token")
+    inputs = [n for n in backward.graph.find_nodes(op="placeholder") if not n.name.startswith(added)]
+    if len(inputs) != saved + tangents:
+        raise CompileError(
+            f"its forward graph saves {saved} values and there are {tangents} tangents, but its backward graph takes "
+            f"{len(inputs)} inputs"
+        )

@@ -1,0 +1,1 @@
+"""Text without torch: tables, and names and paths in it."""

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.fx import GraphModule
 
-from aotkit.capture.dynamo_graph import CapturedCompiler
-from aotkit.checking.comparison import CheckReport
-from aotkit.compiled.function import Capture
-from aotkit.compiled.modules import function_of
+from aotkit.capture import CapturedCompiler
+from aotkit.checking import CheckReport
+from aotkit.compiled import Capture, function_of
 from aotkit.compiler import compile
 from aotkit.errors import UnavailableError
 from aotkit.graphs import Graphs
@@ -179,7 +178,7 @@ def by_region(
         UnknownNameError, UnavailableError: a backend cannot be had.
         TypeError, ValueError: an argument is none of the above, or a backend gets nothing.
     """
-    from aotkit.stages import regions
+    from aotkit import regions
 
     options = regions.options_of(min_region_size, horizontal, skip_ops, strict)
     return regions.shared(named_backends(backends), options)

@@ -6,7 +6,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from torch import nn
 
-from aotkit.compiled.function import Capture, CompiledFunction, OnError, options_of
+from aotkit.compiled import Capture, CompiledFunction, OnError, compile_module, options_of
 from aotkit.interfaces import Partitioner
 from aotkit.recipe import Randomness
 from aotkit.registry import BackendSpec
@@ -107,7 +107,5 @@ def compile(
     if fn is None:
         return functools.partial(compile, **options)
     if isinstance(fn, nn.Module):
-        from aotkit.compiled.modules import compile_module
-
         return compile_module(fn, options)
     return CompiledFunction(fn, **options)

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from aotkit.interfaces import Regions
 
 if TYPE_CHECKING:
-    from aotkit.runtime.kernels import Kernels
+    from aotkit.launches import Kernels
 
 
 @dataclass

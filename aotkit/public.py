@@ -2,8 +2,8 @@
 
 from aotkit import nn
 from aotkit.api import bench, by_region, check, diff, extract, frontier, memory_efficient_fusion, torch_backend
-from aotkit.checking.comparison import CheckReport
-from aotkit.compiled.function import CompiledFunction
+from aotkit.checking import CheckReport
+from aotkit.compiled import CompiledFunction
 from aotkit.compiler import compile
 from aotkit.errors import (
     AotkitError,

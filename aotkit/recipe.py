@@ -9,7 +9,7 @@ from typing import Any, Literal
 from aotkit.graphs import Graphs
 from aotkit.interfaces import Backend, Partitioner
 from aotkit.registry import BackendSpec, get_backend, get_partitioner, name_of
-from aotkit.stages.pipeline import Pipeline
+from aotkit.stages import Pipeline
 
 Randomness = Literal["shared", "torch"]
 

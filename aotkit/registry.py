@@ -243,7 +243,7 @@ def get_backend(spec: BackendSpec) -> Backend:
     several = named_backends(spec if isinstance(spec, list | tuple) else [spec])  # type: ignore[list-item]
     if len(several) == 1 and several[0][1].declines is None:
         return several[0][1]
-    from aotkit.stages import regions
+    from aotkit import regions
 
     return regions.shared(several, regions.Options())
 
@@ -277,7 +277,7 @@ def _lookup_backend(name: str) -> AnyBackend:
 
         return dynamo_backend(inner)
     if prefix == "cudagraphs" and inner:
-        from aotkit.runtime.cuda_graphs.compiler import with_cuda_graphs
+        from aotkit.cuda_graphs import with_cuda_graphs
 
         return with_cuda_graphs(get_backend(inner))
     return BACKENDS.lookup(name)

@@ -14,17 +14,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import aotkit
-import aotkit.runtime.calls
+import aotkit.stages.calls
 from aotkit.aot import IS_NEW_STORAGE, copy_graph, part_of_graph
 from aotkit.aot.alone import compile_alone
+from aotkit.cuda_graphs import recordings, replay
+from aotkit.cuda_graphs.compiler import Recorder, passed_on, why_not, with_cuda_graphs
+from aotkit.cuda_graphs.replay import Replayed
 from aotkit.errors import UnavailableError
 from aotkit.interfaces import Backend
+from aotkit.launches.graph_launches import explained, launches_of
 from aotkit.registry import get_backend
-from aotkit.runtime.calls import Product
-from aotkit.runtime.cuda_graphs import recordings, replay
-from aotkit.runtime.cuda_graphs.compiler import Recorder, passed_on, why_not, with_cuda_graphs
-from aotkit.runtime.cuda_graphs.replay import Replayed
-from aotkit.runtime.launches import explained, launches_of
+from aotkit.stages.calls import Product
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -82,7 +82,7 @@ def recorded(monkeypatch):
 
     def compiler(gm, example_inputs):
         passed = passed_on(gm)
-        return Replayed(aotkit.runtime.calls.boxed_call(gm), passed, torch.device("cpu"), explained(Product(gm, gm)), 1)
+        return Replayed(aotkit.stages.calls.boxed_call(gm), passed, torch.device("cpu"), explained(Product(gm, gm)), 1)
 
     return Backend(compiler)
 

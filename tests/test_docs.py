@@ -108,6 +108,12 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(path), f"{path.name} has no heading for #{anchor}"
 
 
+@each_document
+def test_files_that_a_page_names_exist(page):
+    for named in re.findall(r"`([\w/]+/\w+\.py)`", page.read_text(encoding="utf-8")):
+        assert (ROOT / named).exists() or (ROOT / "aotkit" / named).exists(), f"{page.name} names {named}"
+
+
 def test_every_page_is_on_the_site_and_every_image_small():
     index = (ROOT / "docs" / "index.rst").read_text(encoding="utf-8")
     listed = {(ROOT / "docs" / name).resolve() for name in re.findall(r"^   (?:.*<)?([\w./]+)>?$", index, re.MULTILINE)}

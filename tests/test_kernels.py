@@ -14,7 +14,7 @@ import aotkit
 from aotkit.aot.provenance import kernels_of
 from aotkit.benchmark.workloads import tutorial, tutorial_inputs
 from aotkit.inspection.nodes import packet_name
-from aotkit.runtime.launches import Operators, computes
+from aotkit.launches.graph_launches import Operators, computes
 
 
 def block(x, w, b):

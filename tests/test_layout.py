@@ -1,7 +1,9 @@
 """The rules that keep aotkit small and its parts exchangeable: who may import what, and how long things may grow."""
 
 import ast
+import functools
 import graphlib
+import importlib
 import json
 import os
 import re
@@ -25,8 +27,9 @@ FLOORS = (
     ("checking", "inspection"),
     ("partitioners", "view"),
     ("graphs",),
-    ("graph_diff", "runtime"),
-    ("stages",),
+    ("graph_diff", "stages"),
+    ("launches",),
+    ("cuda_graphs", "regions"),
     ("backends", "registry"),
     ("recipe",),
     ("culprit",),
@@ -42,6 +45,10 @@ FLOORS = (
     ("__init__", "__main__"),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+# Folders with one door: what others import of them stands in the `__all__` of their `__init__.py`.
+DOORS = (
+    "capture", "checking", "compiled", "cuda_graphs", "launches", "random", "regions", "stages", "text",
+)  # fmt: skip
 OUTSIDE_THE_CORE = (
     "aot", "backends", "benchmark", "cli", "culprit", "graph_diff", "partitioners", "testing", "view",
 )  # fmt: skip
@@ -66,6 +73,7 @@ def each(files):
     return pytest.mark.parametrize("path", files, ids=str)
 
 
+@functools.cache
 def parse(path):
     text = (ROOT / path).read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
@@ -150,6 +158,24 @@ def test_imports_go_one_way(path):
     room = path.with_suffix("").parts[1]
     above = [m for m in modules_imported(path) if room_of(m) != room and FLOOR_OF[room_of(m)] >= FLOOR_OF[room]]
     assert_none(above, f"{room} is on floor {FLOOR_OF[room]}: take it from below, or move what both need there")
+
+
+@each(FILES)
+def test_a_folder_is_entered_by_its_door(path):
+    room = path.with_suffix("").parts[1]
+    for full in imported_names(ast.walk(parse(path)), path):
+        other, _, name = full.removeprefix("aotkit.").partition(".")
+        if full.startswith("aotkit.") and other in DOORS and other != room and name:
+            names = importlib.import_module(f"aotkit.{other}").__all__
+            assert name in names, f"{full}: import it from aotkit.{other}, and list it there if others need it"
+
+
+@each([Path(f"aotkit/{room}/__init__.py") for room in DOORS])
+def test_a_door_hands_on_what_others_use(path):
+    used = {name for f in FILES if f.parts[1] != path.parts[1] for name in names_used(parse(f), f, "aotkit")}
+    room = ".".join(path.parent.parts)
+    unused = [name for name in importlib.import_module(room).__all__ if f"{room}.{name}" not in used]
+    assert_none(unused, "nothing outside uses it: take it out of the door")
 
 
 def test_no_modules_import_each_other():

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from aotkit.checking.pieces import CACHED, are_finite, checksum
+from aotkit.checking.in_pieces import CACHED, are_finite, checksum
 
 
 @pytest.mark.parametrize(

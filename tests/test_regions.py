@@ -13,7 +13,7 @@ from torch.fx import Interpreter
 
 import aotkit
 from aotkit.compiled.modules import function_of
-from aotkit.stages.quotient import Quotient, in_order
+from aotkit.regions.quotient import Quotient, in_order
 from aotkit.testing import BackendConformance
 from aotkit.testing.conformance.requirements import Subject
 from aotkit.testing.conformance.suites import requirements

@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensorMode
 from aotkit.aot import native
 from aotkit.aot.cpp_launches import launched_graph
 from aotkit.aot.relays import if_on_cpu, relay, unless_retained, with_seed
-from aotkit.runtime.calls import boxed_call
+from aotkit.stages.calls import boxed_call
 
 needs_compiler = pytest.mark.skipif(native.library_path() is None, reason="no C++ compiler")
 

@@ -24,8 +24,8 @@ from aotkit.aot.new_storages import assign_data
 from aotkit.aot.shared_random import SharedRandom
 from aotkit.aot.tensors import overrides_operators
 from aotkit.errors import AotkitError, TraceError, UnknownNameError
-from aotkit.random.draws import Draws
-from aotkit.text.paths import is_installed
+from aotkit.random import Draws
+from aotkit.text import is_installed
 
 # torch's own default is 8.
 MOST_DYNAMO_VARIANTS = 64

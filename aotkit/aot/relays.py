@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from aotkit.aot import native
-from aotkit.random.draws import new_seed
+from aotkit.random import new_seed
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch.utils.checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from aotkit.random.draws import Draws
-from aotkit.random.operators import replacement
+from aotkit.random import Draws, replacement
 
 
 class SharedRandom(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from aotkit import aot
 from aotkit.aot.capture import Joint
 from aotkit.interfaces import Decompositions
-from aotkit.random.draws import Draws, SeedNeeded, new_seed
+from aotkit.random import Draws, SeedNeeded, new_seed
 from aotkit.recipe import Randomness
 
 

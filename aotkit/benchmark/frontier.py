@@ -13,8 +13,7 @@ from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.frontier_report import Frontier, Point
 from aotkit.benchmark.outcome import in_a_line, judged_if_possible
 from aotkit.benchmark.partitioners import families, registered_partitioners
-from aotkit.compiled.function import Capture
-from aotkit.compiled.modules import function_of
+from aotkit.compiled import Capture, function_of
 from aotkit.compiler import compile
 from aotkit.errors import AotkitError, BudgetError, TraceError
 from aotkit.interfaces import Partitioner

@@ -9,7 +9,7 @@ import torch
 
 from aotkit.inspection.nodes import bytes_name
 from aotkit.partitioners.rematerialization.devices import Device
-from aotkit.text.tables import aligned, markdown
+from aotkit.text import aligned, markdown
 
 HEADING = ("partition", "limit", "saved", "peak", "fused peak", "ms", "GFLOP again", "best in")
 RIGHT = (False, True, True, True, True, True, True, False)

@@ -19,7 +19,7 @@ from aotkit.benchmark.outcome import judged_if_possible
 from aotkit.benchmark.overhead_report import machine
 from aotkit.benchmark.timing import Step, interleave
 from aotkit.benchmark.transformers_models import single_sequences
-from aotkit.compiled.modules import CompiledModule, function_of
+from aotkit.compiled import CompiledModule, function_of
 from aotkit.errors import TraceError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from aotkit.benchmark.measured_report import MeasuredReport
 from aotkit.benchmark.outcome import Outcome, family_and_limit
 from aotkit.benchmark.timing import Spread, spread
-from aotkit.text.tables import grouped
+from aotkit.text import grouped
 
 EAGER, TORCH_COMPILE = "eager", "torch.compile"
 HEADING = ("model", "variant", "peak MiB", "simulated", "off by", "step ms", "first step s")

@@ -12,7 +12,7 @@ import torch
 
 from aotkit.benchmark.overhead_variants import EAGER, TORCH_COMPILE
 from aotkit.benchmark.timing import Samples, Spread, spread
-from aotkit.text.tables import grouped
+from aotkit.text import grouped
 
 CLOCKS = ("cpu", "wall")
 ONE_SHAPE = "one shape"

@@ -7,7 +7,7 @@ from typing import Any
 from aotkit.benchmark.evaluation import Evaluation
 from aotkit.benchmark.kernels import DEVICES
 from aotkit.benchmark.outcome import Outcome
-from aotkit.text.tables import grouped
+from aotkit.text import grouped
 
 HEADING = (
     "model", "partition", "saved", "peak", "fused peak", "kernels", *(f"{name} ms" for name in DEVICES),

@@ -8,7 +8,7 @@ from aotkit.benchmark.measured_report import MeasuredReport
 from aotkit.benchmark.pattern_cells import Row, Summit
 from aotkit.benchmark.patterns_summary import summary
 from aotkit.benchmark.timing import Spread
-from aotkit.text.tables import aligned
+from aotkit.text import aligned
 
 CLOCKS = ("kernel", "wall")
 HEADING = (

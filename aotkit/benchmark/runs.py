@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from aotkit.aot import pytree
 from aotkit.benchmark.table import BenchReport, Row
 from aotkit.benchmark.timing import Step, interleave
-from aotkit.capture.arguments import flatten
-from aotkit.checking.copies import copy_inputs
-from aotkit.checking.runs import cotangent
-from aotkit.compiled.function import Capture
+from aotkit.capture import flatten
+from aotkit.checking import copy_inputs, cotangent
+from aotkit.compiled import Capture
 from aotkit.compiler import compile
 from aotkit.errors import AotkitError, MismatchError
 from aotkit.inspection import saved_bytes

@@ -7,7 +7,7 @@ from typing import Any
 
 from aotkit.benchmark.timing import Phases, Spread, speedup, spread
 from aotkit.inspection.nodes import bytes_name
-from aotkit.text.tables import aligned, markdown
+from aotkit.text import aligned, markdown
 
 PHASES = ("forward", "backward")
 HEADING = (

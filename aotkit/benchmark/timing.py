@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from aotkit.aot.environment import without_garbage_collection
-from aotkit.runtime.stopwatch import Flush, events, seconds_between
+from aotkit.launches import Flush, events, seconds_between
 
 FEWEST_ROUNDS = 7
 MOST_ROUNDS = 1000

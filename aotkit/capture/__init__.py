@@ -2,3 +2,18 @@
 
 `direct` traces a function as it is; `dynamo` lets TorchDynamo capture it. An `entry` is one compilation.
 """
+
+from aotkit.capture.arguments import flatten
+from aotkit.capture.direct import DirectFunction
+from aotkit.capture.dynamo import DynamoFunction
+from aotkit.capture.dynamo_graph import CapturedCompiler
+from aotkit.capture.entry import Entry, Failure
+
+__all__ = [
+    "CapturedCompiler",
+    "DirectFunction",
+    "DynamoFunction",
+    "Entry",
+    "Failure",
+    "flatten",
+]

@@ -22,7 +22,7 @@ from aotkit.capture.recompilation import Recompilations, describe
 from aotkit.capture.signature import Signature, outcome_in_eager
 from aotkit.capture.substitution import Progress
 from aotkit.capture.walk import Walk
-from aotkit.checking.comparison import CheckReport
+from aotkit.checking import CheckReport
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, is_out_of_memory, warn_of_fallback
 from aotkit.recipe import Recipe
 

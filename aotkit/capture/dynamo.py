@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from aotkit import aot
 from aotkit.capture.dynamo_graph import CapturedCompiler, CapturedGraph, Ran, ran
-from aotkit.checking.comparison import CheckReport
+from aotkit.checking import CheckReport
 from aotkit.errors import AotkitError, TraceError
 from aotkit.graphs import Graphs
 from aotkit.recipe import Recipe
 
 if TYPE_CHECKING:
-    from aotkit.runtime.kernels import Kernels
+    from aotkit.launches import Kernels
 
 NOTHING_TO_COMPILE = "TorchDynamo finds nothing to compile in it"
 LIMIT = (
@@ -57,7 +57,7 @@ class Visit:
         Raises:
             TraceError: there is none, or there are several.
         """
-        from aotkit.runtime.kernels import kernels_of
+        from aotkit.launches import kernels_of
 
         return kernels_of(self.graphs, self._piece().products, ())
 

@@ -12,11 +12,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter
 
 from aotkit import aot
-from aotkit.checking import checker
-from aotkit.checking.budget import Budget
-from aotkit.checking.comparison import CheckReport
-from aotkit.checking.runs import Plan, Run, at_once, run_on_copies
-from aotkit.checking.storages import Storages
+from aotkit.checking import Budget, CheckReport, Plan, Run, Storages, at_once, checker, run_on_copies
 from aotkit.errors import (
     HIDDEN_OVERLAP,
     AotkitError,
@@ -25,10 +21,9 @@ from aotkit.errors import (
     warn_of_fallback,
 )
 from aotkit.graphs import Graphs
-from aotkit.random.draws import Draws, SeedNeeded, new_seed
+from aotkit.random import Draws, SeedNeeded, new_seed
 from aotkit.recipe import Recipe
-from aotkit.runtime.calls import Product
-from aotkit.stages.pipeline import Pipeline
+from aotkit.stages import Pipeline, Product
 
 
 @dataclass

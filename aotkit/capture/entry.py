@@ -16,19 +16,15 @@ from aotkit.aot import pytree
 from aotkit.capture.arguments import is_size
 from aotkit.capture.constants import is_constant
 from aotkit.capture.signature import Signature, outcome_in_eager
-from aotkit.checking import checker
-from aotkit.checking.budget import Budget
-from aotkit.checking.comparison import CheckReport
-from aotkit.checking.other_values import resized
-from aotkit.checking.runs import Outcome, at_once, unmoved
+from aotkit.checking import Budget, CheckReport, Outcome, at_once, checker, resized, unmoved
 from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, MismatchError, TraceError
 from aotkit.inspection import recording_source, user_line
-from aotkit.random.draws import SeedNeeded, new_seed
+from aotkit.random import SeedNeeded, new_seed
 from aotkit.recipe import Recipe
 from aotkit.registry import get_backend, get_partitioner
 
 if TYPE_CHECKING:
-    from aotkit.runtime.kernels import Kernels
+    from aotkit.launches import Kernels
 
 
 class Entry:
@@ -101,10 +97,10 @@ class Entry:
 
     def kernels(self, tensors: list[Tensor]) -> "Kernels":
         """What the graphs launch, timed on copies of these inputs."""
-        from aotkit.runtime.kernels import kernels_of
-
         with aot.random_state():
             inputs = [*tensors, *([new_seed()] if self._seeded else ())]
+        from aotkit.launches import kernels_of
+
         return kernels_of(self.graphs, self.products, inputs)
 
     def check(self, recipe: Recipe, signature: Signature, want: Any) -> None:

@@ -14,7 +14,7 @@ from aotkit.capture.objects import is_trusted, package_of
 from aotkit.capture.parameters import fitted_function
 from aotkit.capture.walk import Codes, Walk
 from aotkit.errors import EagerOnly
-from aotkit.text.paths import is_installed
+from aotkit.text import is_installed
 
 # Code is read instruction by instruction: so many functions take some 50 ms.
 MOST_PLAIN_FUNCTIONS = 200

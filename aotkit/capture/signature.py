@@ -15,10 +15,9 @@ from aotkit.capture.executed import watching
 from aotkit.capture.places import in_copied_context
 from aotkit.capture.substitution import substituted
 from aotkit.capture.walk import Walk
-from aotkit.checking.runs import Plan, run_on_copies
-from aotkit.checking.storages import Storages
+from aotkit.checking import Plan, Storages, run_on_copies
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, is_out_of_memory
-from aotkit.random.draws import Draws, SeedNeeded, new_seed
+from aotkit.random import Draws, SeedNeeded, new_seed
 from aotkit.recipe import Recipe
 
 _ABSENT = object()

@@ -2,3 +2,34 @@
 
 `checker` runs it; `rounding` says what counts as equal.
 """
+
+from aotkit.checking import checker
+from aotkit.checking.budget import Budget
+from aotkit.checking.checker import raise_if_different
+from aotkit.checking.comparison import CheckReport
+from aotkit.checking.copies import copy_inputs
+from aotkit.checking.in_pieces import checksum, pieces
+from aotkit.checking.other_values import resized
+from aotkit.checking.rounding import TOLERANCE
+from aotkit.checking.runs import Outcome, Plan, Run, at_once, cotangent, run_on_copies, unmoved
+from aotkit.checking.storages import Storages
+
+__all__ = [
+    "TOLERANCE",
+    "Budget",
+    "CheckReport",
+    "Outcome",
+    "Plan",
+    "Run",
+    "Storages",
+    "at_once",
+    "checker",
+    "checksum",
+    "copy_inputs",
+    "cotangent",
+    "pieces",
+    "raise_if_different",
+    "resized",
+    "run_on_copies",
+    "unmoved",
+]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from aotkit.aot import pytree
 from aotkit.checking.budget import Budget
-from aotkit.checking.pieces import magnitude, pieces
+from aotkit.checking.in_pieces import magnitude, pieces
 from aotkit.checking.rounding import allowed_difference
 from aotkit.checking.runs import Outcome, same_random
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from aotkit.aot import pytree
 from aotkit.checking.budget import Budget
 from aotkit.checking.comparison import AGAIN, Comparison, compare, compare_elements
-from aotkit.checking.pieces import magnitude
+from aotkit.checking.in_pieces import magnitude
 from aotkit.checking.references import NUDGES, References, Values
 from aotkit.checking.rounding import (
     WORSE_THAN_EAGER,

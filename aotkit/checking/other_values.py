@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from aotkit.checking.pieces import are_finite, ends, pieces
+from aotkit.checking.in_pieces import are_finite, ends, pieces
 
 SEED = 0xF12E5
 SMALLEST = 1e-3  # the smallest factor

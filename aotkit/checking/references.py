@@ -14,7 +14,7 @@ from aotkit.aot.stochastic import Exactness, ResultTypes, StochasticArithmetic
 from aotkit.aot.unwritten import Filled
 from aotkit.aot.widened import Widened
 from aotkit.checking.budget import Budget
-from aotkit.checking.pieces import same_values
+from aotkit.checking.in_pieces import same_values
 from aotkit.checking.rounding import Spread, are_close, distance, in_float64, is_floating, nudge, size_of
 from aotkit.checking.runs import Outcome, Plan, Run, run_on_copies, same_random
 from aotkit.errors import is_out_of_memory

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from aotkit.checking.pieces import magnitude, pieces, same_values
+from aotkit.checking.in_pieces import magnitude, pieces, same_values
 
 # Relative to each element. Fused arithmetic rounds less often than eager's, or in another order.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}

@@ -19,7 +19,7 @@ from aotkit.aot import (
 )
 from aotkit.aot.environment import SWITCHED
 from aotkit.checking.copies import Change, copy_inputs
-from aotkit.checking.pieces import checksum
+from aotkit.checking.in_pieces import checksum
 from aotkit.errors import TraceError
 
 COTANGENT_SEED = 0x5EED

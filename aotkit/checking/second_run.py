@@ -12,8 +12,8 @@ from torch import Tensor
 from aotkit.aot import COMPILE_LOCK, pytree, random_state
 from aotkit.aot.environment import environment
 from aotkit.checking.copies import copy_inputs
+from aotkit.checking.in_pieces import are_finite, checksum
 from aotkit.checking.other_values import SEED, far_values, near_values
-from aotkit.checking.pieces import are_finite, checksum
 from aotkit.checking.runs import Outcome, Plan, Run, run_on_copies, unmoved, without_graph
 
 CHANGES = (far_values, near_values)

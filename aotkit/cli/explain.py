@@ -10,7 +10,7 @@ from aotkit.cli.usage import UsageError, add_json, add_output, progress, show_js
 if TYPE_CHECKING:
     from aotkit.cli.loading import Target
     from aotkit.cli.usage import Commands
-    from aotkit.compiled.function import CompiledFunction
+    from aotkit.compiled import CompiledFunction
 
 
 def add(commands: "Commands") -> None:
@@ -52,8 +52,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _compiled(target: "Target", options: argparse.Namespace) -> "CompiledFunction[..., object]":
-    from aotkit.compiled.function import CompiledFunction
-    from aotkit.compiled.modules import CompiledModule, function_of
+    from aotkit.compiled import CompiledFunction, CompiledModule, function_of
     from aotkit.compiler import compile
 
     fn = target.fn

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aotkit.errors import TraceError
+from aotkit.graphs import Graphs
 from aotkit.inspection import kernels as views
 from aotkit.inspection.terminal import paint_of, terminal_width, wrapped
-from aotkit.text.printable import printable
+from aotkit.text import printable
 
 if TYPE_CHECKING:
-    from aotkit.graphs import Graphs
-    from aotkit.runtime.kernels import Kernels
+    from aotkit.launches import Kernels
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Explanation:
     detour: str | None = None
     tier: str | None = None
     entries: int = 0
-    all_graphs: "Sequence[Graphs]" = field(default=(), repr=False, compare=False)
+    all_graphs: Sequence[Graphs] = field(default=(), repr=False, compare=False)
     _measure: "Callable[[], Kernels] | None" = field(default=None, repr=False, compare=False)
 
     @functools.cached_property
@@ -59,7 +59,7 @@ class Explanation:
         return self._measure()
 
     @property
-    def graphs(self) -> "Graphs":
+    def graphs(self) -> Graphs:
         """The graphs that the call runs, with the kernels, for the viewer, `Graphs.json()` and `aotkit.diff`.
 
         Raises:

@@ -15,11 +15,8 @@ from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar
 import torch
 
 from aotkit import aot
-from aotkit.capture.direct import DirectFunction
-from aotkit.capture.dynamo import DynamoFunction
-from aotkit.capture.entry import Entry, Failure
-from aotkit.checking.checker import raise_if_different
-from aotkit.checking.comparison import CheckReport
+from aotkit.capture import DirectFunction, DynamoFunction, Entry, Failure
+from aotkit.checking import CheckReport, raise_if_different
 from aotkit.compiled.explanation import Explanation
 from aotkit.compiled.methods import BoundFunction
 from aotkit.errors import EagerOnly, OwnError, TraceError, warn_of_eager_call

@@ -3,7 +3,7 @@
 import functools
 from typing import TYPE_CHECKING, Any
 
-from aotkit.checking.comparison import CheckReport
+from aotkit.checking import CheckReport
 from aotkit.compiled.explanation import Explanation
 from aotkit.graphs import Graphs
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from aotkit.checking.comparison import CheckReport
+from aotkit.checking import CheckReport
 from aotkit.compiled.explanation import Explanation
 from aotkit.compiled.function import CompiledFunction
 from aotkit.graphs import Graphs

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from torch.fx import Node
 
-from aotkit.checking.budget import Budget
-from aotkit.checking.comparison import CheckReport
+from aotkit.checking import Budget, CheckReport
 from aotkit.culprit.joint import wrong_before_compilers
 from aotkit.culprit.minimise import left_out, smallest
 from aotkit.culprit.parts import Part, Recorder, compiler_of

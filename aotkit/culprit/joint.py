@@ -9,10 +9,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit import aot
-from aotkit.checking import checker
-from aotkit.checking.budget import Budget
-from aotkit.checking.comparison import CheckReport
-from aotkit.checking.runs import Plan, at_once, run_on_copies
+from aotkit.checking import Budget, CheckReport, Plan, at_once, checker, run_on_copies
 from aotkit.culprit.cuts import Cuts
 from aotkit.culprit.minimise import smallest_cut
 from aotkit.culprit.parts import Part, Recorder

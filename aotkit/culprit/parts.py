@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit.aot import copy_graph, random_states
-from aotkit.checking.copies import copy_inputs
+from aotkit.checking import copy_inputs
 from aotkit.culprit.reference import Reference
 from aotkit.interfaces import Backend, GraphCompiler
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch.fx import GraphModule
 
-from aotkit.checking.budget import Budget
+from aotkit.checking import Budget
 from aotkit.inspection.source import SourceLine
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit import aot
-from aotkit.checking.comparison import CheckReport
+from aotkit.checking import CheckReport
 from aotkit.culprit.code import graph_code, literal_code, seeded_code
 from aotkit.culprit.cuts import Cut, replay_partition
 from aotkit.culprit.plugins import PlugIn, compiler_plugin, partitioner_plugin

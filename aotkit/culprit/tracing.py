@@ -11,8 +11,7 @@ from torch.fx import GraphModule, Node
 
 from aotkit import aot
 from aotkit.aot.computed import Computed
-from aotkit.checking.pieces import checksum, pieces
-from aotkit.checking.runs import Plan, at_once, run_on_copies
+from aotkit.checking import Plan, at_once, checksum, pieces, run_on_copies
 from aotkit.culprit.reference import Reference
 from aotkit.culprit.result import Culprit
 from aotkit.inspection.nodes import producer

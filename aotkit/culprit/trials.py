@@ -9,11 +9,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit import aot
-from aotkit.checking import checker
-from aotkit.checking.budget import Budget
-from aotkit.checking.comparison import CheckReport
-from aotkit.checking.copies import copy_inputs
-from aotkit.checking.runs import Plan, at_once, run_on_copies
+from aotkit.checking import Budget, CheckReport, Plan, at_once, checker, copy_inputs, run_on_copies
 from aotkit.culprit.parts import Part
 from aotkit.culprit.reference import Reference
 from aotkit.culprit.result import NotFound, ensure_time

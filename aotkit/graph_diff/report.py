@@ -8,7 +8,7 @@ from aotkit.graph_diff.records import Fused, Fusion, Operation, Pair, Saved, is_
 from aotkit.inspection.costs import total_cost
 from aotkit.inspection.kernels import operators
 from aotkit.inspection.nodes import bytes_name
-from aotkit.text.printable import printable
+from aotkit.text import printable
 
 if TYPE_CHECKING:
     from aotkit.graph_diff.result import GraphDiff

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from aotkit.interfaces import Regions
-from aotkit.text.printable import printable
+from aotkit.text import printable
 
 if TYPE_CHECKING:
     from aotkit.graphs import Graphs

@@ -9,10 +9,10 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from aotkit.inspection.nodes import bytes_name, seconds_name
-from aotkit.text.printable import printable
+from aotkit.text import printable
 
 if TYPE_CHECKING:
-    from aotkit.runtime.kernels import Kernels, Launched
+    from aotkit.launches import Kernels, Launched
 
 MOST_OPERATORS, MOST_LINES, MOST_CHARACTERS = 6, 3, 40
 COLUMNS = ("", "kernel", "operations", "lines", "in", "out", "time", "GB/s", "of copy", "why alone")

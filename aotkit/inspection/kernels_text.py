@@ -7,7 +7,7 @@ from aotkit.inspection.kernels import COLUMNS, RIGHT, conditions, heading, left_
 from aotkit.inspection.terminal import Paint, fitted, paint_of, terminal_width, wrapped
 
 if TYPE_CHECKING:
-    from aotkit.runtime.kernels import Kernels
+    from aotkit.launches import Kernels
 
 # What a line of a narrow terminal has of a kernel: its number, name and measures. The other texts stand below.
 _FIRST = tuple(i for i, column in enumerate(COLUMNS) if i in RIGHT or column == "kernel")

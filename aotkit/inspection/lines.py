@@ -13,7 +13,7 @@ from aotkit.inspection.costs import recomputation_costs
 from aotkit.inspection.nodes import dtype_name, operator_name, output_nodes, type_name
 from aotkit.inspection.saved import SavedValue, recomputed_views, saved_placeholders
 from aotkit.inspection.source import source_line
-from aotkit.text.printable import printable
+from aotkit.text import printable
 
 if TYPE_CHECKING:
     from aotkit.graphs import Graphs

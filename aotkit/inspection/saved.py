@@ -21,7 +21,7 @@ from aotkit.inspection.nodes import (
     storages,
 )
 from aotkit.inspection.source import SourceLine, source_line
-from aotkit.text.printable import printable
+from aotkit.text import printable
 
 if TYPE_CHECKING:
     from aotkit.graphs import Graphs

@@ -19,7 +19,7 @@ from torch.fx import traceback as fx_traceback
 from torch.overrides import TorchFunctionMode
 
 from aotkit.inspection.modules import ModuleNames
-from aotkit.text.printable import printable
+from aotkit.text import printable
 
 _TORCH = os.path.dirname(torch.__file__)
 _AOTKIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

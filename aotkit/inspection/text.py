@@ -11,7 +11,7 @@ from aotkit.inspection.lines import Line, backward_lines, forward_lines, input_l
 from aotkit.inspection.nodes import bytes_name, is_operation, size_hint, tensor_type_name
 from aotkit.inspection.saved import SavedValue, recomputed_views, saved_values, storage_bytes
 from aotkit.inspection.terminal import Paint, fitted, paint_of, terminal_width, wrapped
-from aotkit.text.printable import printable
+from aotkit.text import printable
 
 if TYPE_CHECKING:
     from aotkit.graphs import Graphs

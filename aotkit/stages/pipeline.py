@@ -33,7 +33,7 @@ from aotkit.graphs import Graphs
 from aotkit.inspection import credit_backward
 from aotkit.inspection.layouts import kept_as_copies
 from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Partitioner, Regions
-from aotkit.runtime.calls import Blame, Boxed, Product, boxed_call, checked_once, outside_dynamo, results_of
+from aotkit.stages.calls import Blame, Boxed, Product, boxed_call, checked_once, outside_dynamo, results_of
 
 
 class Pipeline:

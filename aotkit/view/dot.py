@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from aotkit.text.printable import printable
+from aotkit.text import printable
 from aotkit.view.drawing import GRAPHS, colours, edges, label
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from aotkit.text.printable import printable
+from aotkit.text import printable
 from aotkit.view.drawing import GRAPHS, RECOMPUTED_COLOUR, SAVED_COLOUR, colours, edges, label
 
 # What can be read. Mermaid itself refuses more than 500 edges (`maxEdges`) or 50,000 characters (`maxTextSize`).

@@ -63,7 +63,7 @@ from aotkit.inspection.modules import module_path, module_stack
 from aotkit.inspection.nodes import dtype_name, operator_name, output_nodes, size_hint, type_name
 from aotkit.inspection.saved import recomputed_views, saved_bytes, saved_placeholders, saved_values, storage_bytes
 from aotkit.inspection.source import SourceLine, source_line
-from aotkit.text.printable import printable
+from aotkit.text import printable
 from aotkit.view.classes import class_of
 from aotkit.view.lifetimes import Lifetimes, lifetimes
 from aotkit.view.schema import SCHEMA

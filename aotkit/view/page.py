@@ -14,7 +14,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from aotkit.text.printable import printable
+from aotkit.text import printable
 
 _PAGE = """<!doctype html>
 <html lang="en">

@@ -15,8 +15,8 @@ from aotkit.backends.fusion_definition.fusion import Fusion, Layout, fusion_of
 from aotkit.backends.fusion_definition.shapes import VIEWS
 from aotkit.errors import CompileError
 from aotkit.interfaces import Kernel
-from aotkit.runtime.launches import Operators
-from aotkit.stages.region_calls import subgraph
+from aotkit.launches import Operators
+from aotkit.regions import subgraph
 
 MOST_LAYOUTS = 8
 _CUDA_KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\s*\(")

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from aotkit.benchmark.workloads import tutorial, tutorial_inputs
 from aotkit.interfaces import Kernel
-from aotkit.runtime.kernels import Kernels, Launched
+from aotkit.launches.kernels import Kernels, Launched
 
 
 class Attention(nn.Module):

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from aotkit.aot import pytree
-from aotkit.checking.rounding import TOLERANCE
-from aotkit.checking.runs import cotangent
+from aotkit.checking import TOLERANCE, cotangent
 from aotkit.testing.case import Case, Inputs
 from aotkit.testing.conformance.requirements import Subject
 

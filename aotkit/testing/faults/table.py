@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aotkit.testing.faults.judge import Verdict
-from aotkit.text.tables import aligned
+from aotkit.text import aligned
 
 HEADING = ("fault", "subject", "aotkit", "torch's check", "what aotkit said")
 SAID_WIDTH = 70

@@ -8,10 +8,10 @@ from torch.fx import Graph, GraphModule, Node
 
 from aotkit.aot import boxed, graph_module
 from aotkit.inspection.nodes import producer
-from aotkit.runtime.calls import Boxed, Product, results_of
-from aotkit.runtime.launches import Sequential
-from aotkit.stages.quotient import in_order
-from aotkit.stages.region_finding import Operations
+from aotkit.launches import Sequential
+from aotkit.regions.finding import Operations
+from aotkit.regions.quotient import in_order
+from aotkit.stages import Boxed, Product, results_of
 
 
 @dataclass

@@ -14,9 +14,9 @@ from aotkit.inspection.nodes import operator_name, producer, sum_known
 from aotkit.inspection.source import SourceLine, source_line
 from aotkit.inspection.traffic import traffic
 from aotkit.interfaces import Kernel, Regions
-from aotkit.runtime.calls import Product
-from aotkit.runtime.launches import computes
-from aotkit.runtime.timed_runs import Times, timed
+from aotkit.launches.graph_launches import computes
+from aotkit.launches.timed_runs import Times, timed
+from aotkit.stages import Product
 
 NOT_NEEDED = "no kernel computes it: nothing needs it, or it equals another value"
 

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.aot import IS_NEW_STORAGE, copy_graph, if_on_cpu, part_of_graph, scalars_on
+from aotkit.cuda_graphs.replay import Replayed, pays
 from aotkit.inspection.costs import tensors_of
 from aotkit.inspection.nodes import is_symbolic
 from aotkit.interfaces import Backend, GraphCompiler, Kernel
-from aotkit.runtime.calls import Product, boxed_call, results_of
-from aotkit.runtime.cuda_graphs.replay import Replayed, pays
-from aotkit.runtime.launches import explained, launches_of
+from aotkit.launches import explained, launches_of
+from aotkit.stages import Product, boxed_call, results_of
 
 _log = logging.getLogger("aotkit")
 # Operators with these tags wait for the device, or draw numbers that a replay would have to draw anew.

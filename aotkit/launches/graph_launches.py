@@ -11,7 +11,7 @@ from aotkit.aot.effects import changes_inputs
 from aotkit.aot.partition import is_view
 from aotkit.inspection.nodes import is_operation, operator_name
 from aotkit.interfaces import Explained, Kernel
-from aotkit.runtime.calls import Product, boxed_call
+from aotkit.stages import Product, boxed_call
 
 Around = Callable[[int], AbstractContextManager[None]]
 BLACK_BOX = "its compiler does not tell what it launches"

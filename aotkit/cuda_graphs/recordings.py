@@ -1,7 +1,7 @@
 """Compiled graphs that are recorded and replayed as CUDA graphs, without anybody's results being overwritten.
 
 A `Recording` holds the kernels that one run launched, and the memory of its results. It is replayed where its results
-of last time are in nobody's hands any more; where they are, `runtime/cuda_graphs/replay.py` records another one.
+of last time are in nobody's hands any more; where they are, `cuda_graphs/replay.py` records another one.
 
 The host's time of a replay is what counts for small graphs: what need not be looked at again in each call is decided
 when it is recorded.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from aotkit.aot import storage_users, tensor_guard
-from aotkit.runtime.calls import Boxed
+from aotkit.stages import Boxed
 
 
 class Capture:

@@ -16,9 +16,9 @@ from aotkit.aot.allocations import Mark, is_profiling, most_between_marks
 from aotkit.graphs import Graphs
 from aotkit.inspection.nodes import size_hint
 from aotkit.interfaces import Kernel
-from aotkit.runtime.calls import Product, boxed_call
-from aotkit.runtime.launches import BlackBox, explained
-from aotkit.runtime.stopwatch import Clock, clock_for
+from aotkit.launches.graph_launches import BlackBox, explained
+from aotkit.launches.stopwatch import Clock, clock_for
+from aotkit.stages import Product, boxed_call
 
 ROUNDS = 5
 WARM_UP_ROUNDS = 2

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from aotkit.runtime.launches import Around
+from aotkit.launches.graph_launches import Around
 
 MOST_HIDDEN_SECONDS = 0.05  # of launching
 FLUSH_BYTES = 256 * 2**20  # more than the L2 cache of any GPU

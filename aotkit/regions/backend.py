@@ -15,10 +15,10 @@ from aotkit.errors import CompileError, is_out_of_memory
 from aotkit.inspection.nodes import is_operation, operator_name, producer
 from aotkit.inspection.source import source_line
 from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Kernel, Region, Regions
-from aotkit.runtime.calls import Blame, Boxed, Product, boxed_call, callable_of, checked_once, results_of
-from aotkit.runtime.launches import Around, explained
-from aotkit.stages.region_calls import Part, inputs_of, parts_in_order, run_parts, subgraph
-from aotkit.stages.region_finding import Operations, find_regions
+from aotkit.launches import Around, explained
+from aotkit.regions.calls import Part, inputs_of, parts_in_order, run_parts, subgraph
+from aotkit.regions.finding import Operations, find_regions
+from aotkit.stages import Blame, Boxed, Product, boxed_call, callable_of, checked_once, results_of
 
 _log = logging.getLogger("aotkit")
 NO_TENSORS = "computes no tensors that are read one by one"

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from aotkit.aot import current_stream
+from aotkit.cuda_graphs.recordings import Pool, Recording
 from aotkit.interfaces import Explained, Kernel
-from aotkit.runtime.calls import Boxed
-from aotkit.runtime.cuda_graphs.recordings import Pool, Recording
+from aotkit.stages import Boxed
 
 _log = logging.getLogger("aotkit")
 MOST_RECORDINGS = 4  # of one graph; what finds none free then runs as usual

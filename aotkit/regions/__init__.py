@@ -1,0 +1,11 @@
+"""Backends that compile parts of a graph: each operation goes to the first that takes it."""
+
+from aotkit.regions.backend import Options, options_of, shared
+from aotkit.regions.calls import subgraph
+
+__all__ = [
+    "Options",
+    "options_of",
+    "shared",
+    "subgraph",
+]

@@ -1,1 +1,0 @@
-"""Compiled graphs as CUDA graphs: recorded once, then replayed."""

@@ -56,7 +56,6 @@ CORE = [f for f in FILES if f.parts[1] not in OUTSIDE_THE_CORE]
 BACKENDS = [f for f in FILES if f.parent == Path("aotkit/backends")]
 # Parts of backends: no plug-ins themselves.
 BACKEND_FOLDERS = {f.parent.name for f in FILES if f.parent.parent == Path("aotkit/backends")}
-PARTITIONERS = [f for f in FILES if f.parent == Path("aotkit/partitioners")]
 EXAMPLES = [
     *(f.relative_to(ROOT) for f in sorted((ROOT / "notebooks").glob("*.ipynb"))),
     Path("tests/plugin/aotkit_example.py"),
@@ -207,12 +206,6 @@ def test_a_backend_knows_no_other_plugin(path):
     parts = [f"aotkit.backends.{folder}" for folder in BACKEND_FOLDERS]
     found = [n for n in names if (inside(n, banned) and not inside(n, parts)) or n == "aotkit"]
     assert_none(found, "a backend imports only its own compiler and modules of the core")
-
-
-@each(PARTITIONERS)
-def test_a_partitioner_knows_no_backend(path):
-    names = imported_names(ast.walk(parse(path)), path)
-    assert_none([n for n in names if inside(n, ["aotkit.backends", "backends"])], "a partitioner imports no backend")
 
 
 @each(EXAMPLES)

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Follows the links aotkit/backends and aotkit/partitioners: aotkit/backends/nop.py is the module aotkit.backends.nop.
 WALK = [(Path(folder).relative_to(ROOT), names) for folder, _, names in os.walk(ROOT / "aotkit", followlinks=True)]
 FILES = sorted(folder / name for folder, names in WALK for name in names if name.endswith(".py"))
+MODULES = {f: ".".join(f.with_suffix("").parts).removesuffix(".__init__") for f in FILES}
 TOP = [f for f in FILES if f.parent == Path("aotkit")]
 # The floors of the house, from the ground up: a folder, or a file at the top, imports from floors below its own alone.
 FLOORS = (
@@ -141,46 +142,51 @@ def room_of(module):
     return [*module.split("."), "__init__"][1]
 
 
+@functools.cache
 def modules_imported(path):
     """Modules of aotkit that a file imports when it runs, in functions, too."""
-    known = {".".join(f.with_suffix("").parts).removesuffix(".__init__") for f in FILES}
+    known, found = {*MODULES.values()}, set()
     for full in imported_names(run(parse(path)), path):
         module = full if full in known else full.rpartition(".")[0]
         if module == "aotkit":
             module = "" if full == "aotkit.__version__" else "aotkit.public"
-        if module in known:
-            yield module
+        found |= {module} & known
+    return found
+
+
+@functools.cache
+def own_names_used(path):
+    return names_used(parse(path), path, "aotkit")
 
 
 @each(FILES)
 def test_imports_go_one_way(path):
-    room = path.with_suffix("").parts[1]
-    above = [m for m in modules_imported(path) if room_of(m) != room and FLOOR_OF[room_of(m)] >= FLOOR_OF[room]]
+    room = room_of(MODULES[path])
+    rooms = {module: room_of(module) for module in modules_imported(path)}
+    above = [m for m, other in rooms.items() if other != room and FLOOR_OF[other] >= FLOOR_OF[room]]
     assert_none(above, f"{room} is on floor {FLOOR_OF[room]}: take it from below, or move what both need there")
 
 
 @each(FILES)
 def test_a_folder_is_entered_by_its_door(path):
-    room = path.with_suffix("").parts[1]
     for full in imported_names(ast.walk(parse(path)), path):
         other, _, name = full.removeprefix("aotkit.").partition(".")
-        if full.startswith("aotkit.") and other in DOORS and other != room and name:
+        if full.startswith("aotkit.") and other in DOORS and other != room_of(MODULES[path]) and name:
             names = importlib.import_module(f"aotkit.{other}").__all__
             assert name in names, f"{full}: import it from aotkit.{other}, and list it there if others need it"
 
 
 @each([Path(f"aotkit/{room}/__init__.py") for room in DOORS])
 def test_a_door_hands_on_what_others_use(path):
-    used = {name for f in FILES if f.parts[1] != path.parts[1] for name in names_used(parse(f), f, "aotkit")}
-    room = ".".join(path.parent.parts)
+    room = MODULES[path]
+    used = {name for f, module in MODULES.items() if not inside(module, [room]) for name in own_names_used(f)}
     unused = [name for name in importlib.import_module(room).__all__ if f"{room}.{name}" not in used]
     assert_none(unused, "nothing outside uses it: take it out of the door")
 
 
 def test_no_modules_import_each_other():
-    graph = {".".join(f.with_suffix("").parts).removesuffix(".__init__"): {*modules_imported(f)} for f in FILES}
     try:
-        graphlib.TopologicalSorter(graph).prepare()
+        graphlib.TopologicalSorter({module: modules_imported(f) for f, module in MODULES.items()}).prepare()
     except graphlib.CycleError as e:
         pytest.fail(f"a circle: {' -> '.join(e.args[1])}; for types alone, import it under TYPE_CHECKING")
 

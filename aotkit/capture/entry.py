@@ -97,10 +97,10 @@ class Entry:
 
     def kernels(self, tensors: list[Tensor]) -> "Kernels":
         """What the graphs launch, timed on copies of these inputs."""
-        with aot.random_state():
-            inputs = [*tensors, *([new_seed()] if self._seeded else ())]
         from aotkit.launches import kernels_of
 
+        with aot.random_state():
+            inputs = [*tensors, *([new_seed()] if self._seeded else ())]
         return kernels_of(self.graphs, self.products, inputs)
 
     def check(self, recipe: Recipe, signature: Signature, want: Any) -> None:

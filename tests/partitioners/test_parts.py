@@ -9,10 +9,9 @@ from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from aotkit.aot import partition as partition_module
-from aotkit.aot import parts
-from aotkit.aot.equal_nodes import merge_equal_nodes
-from aotkit.aot.extraction import extract_forward_backward
+from aotkit.joint import parts, sides
+from aotkit.joint.equal_nodes import merge_equal_nodes
+from aotkit.joint.extraction import extract_forward_backward
 from aotkit.partitioners.nx_min_cut import partition
 
 
@@ -42,7 +41,7 @@ def compared(monkeypatch):
         return nodes
 
     monkeypatch.setattr(parts, "part_of", both)
-    monkeypatch.setattr(partition_module, "nodes_of_part", names_of_both)
+    monkeypatch.setattr(sides, "nodes_of_part", names_of_both)
     return found
 
 

@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
-from aotkit.aot import copy_graph
-from aotkit.aot.partition import storages
 from aotkit.interfaces import Backend, GraphCompiler
+from aotkit.passes import copy_graph, storages
 from aotkit.testing.conformance.calls import inputs, mlp
 from aotkit.testing.conformance.compare import assert_close, equals_eager
 from aotkit.testing.conformance.requirements import Requirements, Subject

@@ -10,10 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
-from aotkit.aot import copy_graph
-from aotkit.aot.partition import is_random
 from aotkit.errors import CompileError
 from aotkit.interfaces import Backend
+from aotkit.passes import copy_graph, is_random
 from aotkit.testing.conformance.calls import inputs, mlp
 from aotkit.testing.conformance.compare import assert_close
 from aotkit.testing.conformance.requirements import Requirements, Subject

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 import aotkit
-from aotkit.aot import pytree
-from aotkit.aot.accuracy import aot_compiled, observed, same_by_torch
 from aotkit.errors import AotkitError, CompileError
 from aotkit.testing.case import Case, Inputs
 from aotkit.testing.faults.fault import Fault, PlugIn
+from aotkit.torch_private.dispatch import pytree
+from aotkit.torch_private.testing import aot_compiled, observed, same_by_torch
 
 CALLS = 3  # with other values each; torch's check compares each call, aotkit's what it wants
 CPU = torch.device("cpu")

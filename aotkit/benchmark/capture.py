@@ -10,9 +10,9 @@ from torch.fx import GraphModule
 
 from aotkit import aot
 from aotkit.aot.capture import Joint
+from aotkit.capture import Randomness
 from aotkit.interfaces import Decompositions
 from aotkit.random import Draws, SeedNeeded, new_seed
-from aotkit.recipe import Randomness
 
 
 class _Captured(BaseException):

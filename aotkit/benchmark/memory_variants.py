@@ -15,7 +15,7 @@ from aotkit.benchmark import transformers_models as hf
 from aotkit.benchmark.memory_report import EAGER, TORCH_COMPILE
 from aotkit.benchmark.overhead_variants import with_code_of_its_own
 from aotkit.benchmark.transformers_models import Model
-from aotkit.compiler import compile
+from aotkit.compiled import compile
 from aotkit.interfaces import Partitioner
 
 TENTHS = tuple(n / 10 for n in range(10, 0, -1))

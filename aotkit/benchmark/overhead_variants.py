@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from aotkit.aot.stock import inductor_for_functorch
 from aotkit.benchmark.overhead_workloads import NO_GRAD, Workload
-from aotkit.compiler import compile
+from aotkit.compiled import compile
 from aotkit.registry import backend_status
 
 EAGER, AOT_FUNCTION, TORCH_COMPILE, AOTKIT = "eager", "aot_function", "torch.compile", "aotkit"

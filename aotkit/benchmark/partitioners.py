@@ -16,9 +16,9 @@ from aotkit.benchmark.models import MODELS
 from aotkit.benchmark.outcome import judged_if_possible
 from aotkit.benchmark.partitioners_report import PartitionersReport, Row
 from aotkit.benchmark.transformers_models import single_sequences
+from aotkit.capture import Randomness
 from aotkit.interfaces import Decompositions, Partitioner
 from aotkit.partitioners.rematerialization.devices import Device
-from aotkit.recipe import Randomness
 from aotkit.registry import get_partitioner, partitioner_status
 
 FRACTIONS = {

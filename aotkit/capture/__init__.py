@@ -8,6 +8,7 @@ from aotkit.capture.direct import DirectFunction
 from aotkit.capture.dynamo import DynamoFunction
 from aotkit.capture.dynamo_graph import CapturedCompiler
 from aotkit.capture.entry import Entry, Failure
+from aotkit.capture.recipe import Randomness, Recipe, recipe_of
 
 __all__ = [
     "CapturedCompiler",
@@ -15,5 +16,8 @@ __all__ = [
     "DynamoFunction",
     "Entry",
     "Failure",
+    "Randomness",
+    "Recipe",
     "flatten",
+    "recipe_of",
 ]

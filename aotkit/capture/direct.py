@@ -18,13 +18,13 @@ from aotkit.capture.family import Families, Found
 from aotkit.capture.guards import ArgumentGuard, Guard, GuardSource
 from aotkit.capture.parameters import Parameters
 from aotkit.capture.reads import find_captures
+from aotkit.capture.recipe import Recipe
 from aotkit.capture.recompilation import Recompilations, describe
 from aotkit.capture.signature import Signature, outcome_in_eager
 from aotkit.capture.substitution import Progress
 from aotkit.capture.walk import Walk
 from aotkit.checking import CheckReport
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, is_out_of_memory, warn_of_fallback
-from aotkit.recipe import Recipe
 
 T = TypeVar("T")
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from aotkit import aot
 from aotkit.capture.dynamo_graph import CapturedCompiler, CapturedGraph, Ran, ran
+from aotkit.capture.recipe import Recipe
 from aotkit.checking import CheckReport
 from aotkit.errors import AotkitError, TraceError
 from aotkit.graphs import Graphs
-from aotkit.recipe import Recipe
 
 if TYPE_CHECKING:
     from aotkit.launches import Kernels

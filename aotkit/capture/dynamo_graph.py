@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter
 
 from aotkit import aot
+from aotkit.capture.recipe import Recipe
 from aotkit.checking import Budget, CheckReport, Plan, Run, Storages, at_once, checker, run_on_copies
 from aotkit.errors import (
     HIDDEN_OVERLAP,
@@ -22,7 +23,6 @@ from aotkit.errors import (
 )
 from aotkit.graphs import Graphs
 from aotkit.random import Draws, SeedNeeded, new_seed
-from aotkit.recipe import Recipe
 from aotkit.stages import Pipeline, Product
 
 

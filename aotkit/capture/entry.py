@@ -15,12 +15,12 @@ from aotkit import aot
 from aotkit.aot import pytree
 from aotkit.capture.arguments import is_size
 from aotkit.capture.constants import is_constant
+from aotkit.capture.recipe import Recipe
 from aotkit.capture.signature import Signature, outcome_in_eager
 from aotkit.checking import Budget, CheckReport, Outcome, at_once, checker, resized, unmoved
 from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, MismatchError, TraceError
 from aotkit.inspection import recording_source, user_line
 from aotkit.random import SeedNeeded, new_seed
-from aotkit.recipe import Recipe
 from aotkit.registry import get_backend, get_partitioner
 
 if TYPE_CHECKING:

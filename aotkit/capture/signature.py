@@ -13,12 +13,12 @@ from aotkit.aot import pytree
 from aotkit.capture.arguments import Arguments
 from aotkit.capture.executed import watching
 from aotkit.capture.places import in_copied_context
+from aotkit.capture.recipe import Recipe
 from aotkit.capture.substitution import substituted
 from aotkit.capture.walk import Walk
 from aotkit.checking import Plan, Storages, run_on_copies
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, is_out_of_memory
 from aotkit.random import Draws, SeedNeeded, new_seed
-from aotkit.recipe import Recipe
 
 _ABSENT = object()
 USED_UP = "backward through the graph a second time"  # in the error of a function that has run the backward pass itself

@@ -9,43 +9,23 @@ import functools
 import inspect
 import operator
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import torch
 
 from aotkit import aot
-from aotkit.capture import DirectFunction, DynamoFunction, Entry, Failure
+from aotkit.capture import DirectFunction, DynamoFunction, Entry, Failure, recipe_of
 from aotkit.checking import CheckReport, raise_if_different
 from aotkit.compiled.explanation import Explanation
-from aotkit.compiled.methods import BoundFunction
 from aotkit.errors import EagerOnly, OwnError, TraceError, warn_of_eager_call
 from aotkit.graphs import Graphs
-from aotkit.interfaces import Partitioner
-from aotkit.recipe import Randomness, recipe_of
-from aotkit.registry import BackendSpec
+
+if TYPE_CHECKING:
+    from aotkit.compiled.compiler import Options
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Capture = Literal["auto", "aot", "dynamo"]
-OnError = Literal["raise", "eager"]
-
-
-def options_of(
-    backend: BackendSpec,
-    partition: str | Partitioner,
-    check: bool,
-    capture: str,
-    dynamic: bool | None,
-    random: str,
-    on_error: str,
-    strict: bool,
-) -> dict[str, Any]:
-    """The keyword arguments of `compile`."""
-    return {
-        "backend": backend, "partition": partition, "check": check, "capture": capture, "dynamic": dynamic,
-        "random": random, "on_error": on_error, "strict": strict,
-    }  # fmt: skip
 
 
 class CompiledFunction(Generic[P, R]):
@@ -57,29 +37,17 @@ class CompiledFunction(Generic[P, R]):
 
     __wrapped__: Callable[P, R]
 
-    def __init__(
-        self,
-        fn: Callable[P, R],
-        *,
-        backend: BackendSpec,
-        partition: str | Partitioner,
-        check: bool,
-        capture: Capture,
-        dynamic: bool | None,
-        random: Randomness,
-        on_error: OnError,
-        strict: bool,
-    ) -> None:
+    def __init__(self, fn: Callable[P, R], options: "Options") -> None:
         if not callable(fn):
             raise TypeError(f"compile takes a function or an nn.Module, not {fn!r}.")
-        _one_of("capture", capture, ("auto", "aot", "dynamo"))
-        _one_of("random", random, ("shared", "torch"))
-        _one_of("on_error", on_error, ("raise", "eager"))
         # The attributes of a callable object are its own state; those of a function describe it.
         functools.update_wrapper(self, fn, updated=("__dict__",) if inspect.isroutine(fn) else ())
-        self._options = options_of(backend, partition, check, capture, dynamic, random, on_error, strict)
-        self._recipe = recipe_of(fn, backend, partition, bool(dynamic), random)
-        self._direct = DirectFunction(self._recipe, check, on_error, plain=capture == "auto")
+        self._options = options
+        capture = options["capture"]
+        self._recipe = recipe_of(
+            fn, options["backend"], options["partition"], bool(options["dynamic"]), options["random"]
+        )
+        self._direct = DirectFunction(self._recipe, options["check"], options["on_error"], plain=capture == "auto")
         self._dynamo: DynamoFunction | None = None
         self._handed_over = ""  # why TorchDynamo has what is not compiled yet
         self._reasons: set[str] = set()  # why calls have run eagerly
@@ -105,15 +73,15 @@ class CompiledFunction(Generic[P, R]):
 
     def __copy__(self) -> "CompiledFunction[P, R]":
         fn = self.__wrapped__
-        return CompiledFunction(fn if inspect.isroutine(fn) else copy.copy(fn), **self._options)
+        return CompiledFunction(fn if inspect.isroutine(fn) else copy.copy(fn), self._options)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CompiledFunction[P, R]":
-        return CompiledFunction(copy.deepcopy(self.__wrapped__, memo), **self._options)
+        return CompiledFunction(copy.deepcopy(self.__wrapped__, memo), self._options)
 
     def __reduce__(self) -> Any:
         if _is_importable(self):  # as a decorated function is; the undecorated one is not
             return self.__qualname__  # type: ignore[attr-defined]
-        return functools.partial(CompiledFunction, **self._options), (self.__wrapped__,)
+        return CompiledFunction, (self.__wrapped__, self._options)
 
     def __repr__(self) -> str:
         recipe = self._recipe
@@ -247,8 +215,8 @@ class CompiledFunction(Generic[P, R]):
         dynamic = self._options["dynamic"]
         if dynamic is None and self._recipe.backend.fixed_sizes:
             dynamic = False
-        options = (self._options[name] for name in ("check", "on_error", "strict"))
-        self._dynamo = DynamoFunction(self._recipe, dynamic, *options)
+        options = self._options
+        self._dynamo = DynamoFunction(self._recipe, dynamic, options["check"], options["on_error"], options["strict"])
         return self._dynamo
 
     def _call_anew(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -303,6 +271,29 @@ def _is_importable(obj: Any) -> bool:
         return False
 
 
-def _one_of(option: str, value: Any, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{option} must be one of {', '.join(map(repr, allowed))}, not {value!r}.")
+def _for_instance(name: str) -> Any:
+    """A method of a compiled function, as one of what is bound to an instance."""
+    method = getattr(CompiledFunction, name)
+
+    @functools.wraps(method)
+    def call(self: "BoundFunction", /, *args: Any, **kwargs: Any) -> Any:
+        return method(self._compiled, self.__self__, *args, **kwargs)
+
+    return call
+
+
+class BoundFunction:
+    """A compiled function bound to an instance, as methods are."""
+
+    def __init__(self, compiled: CompiledFunction[..., Any], instance: Any) -> None:
+        functools.update_wrapper(self, compiled, updated=())
+        self._compiled = compiled
+        self.__self__ = instance
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self._compiled(self.__self__, *args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return BoundFunction, (self._compiled, self.__self__)
+
+    graphs, report, check, explain = map(_for_instance, ("graphs", "report", "check", "explain"))

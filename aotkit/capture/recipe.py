@@ -1,14 +1,13 @@
 """What to compile, and how: names of backends and partitioners, resolved."""
 
 import functools
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from aotkit.graphs import Graphs
 from aotkit.interfaces import Backend, Partitioner
-from aotkit.registry import BackendSpec, get_backend, get_partitioner, name_of
+from aotkit.registry import BackendSpec, default_backend, get_backend, get_partitioner, name_of
 from aotkit.stages import Pipeline
 
 Randomness = Literal["shared", "torch"]
@@ -59,13 +58,3 @@ def recipe_of(
         dynamic=dynamic,
         random=random,
     )
-
-
-def default_backend() -> str:
-    """What backend "auto" stands for here."""
-    return "inductor" if cpp_compiler() else "nop"
-
-
-def cpp_compiler() -> str | None:
-    """Where there is a C++ compiler, or None."""
-    return next(filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None)

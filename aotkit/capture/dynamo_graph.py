@@ -4,7 +4,7 @@ import contextvars
 import functools
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,15 +14,9 @@ from torch.fx import GraphModule, Interpreter
 from aotkit import aot
 from aotkit.capture.recipe import Recipe
 from aotkit.checking import Budget, CheckReport, Plan, Run, Storages, at_once, checker, run_on_copies
-from aotkit.errors import (
-    HIDDEN_OVERLAP,
-    AotkitError,
-    EagerOnly,
-    TraceError,
-    warn_of_fallback,
-)
+from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, TraceError, warn_of_fallback
 from aotkit.graphs import Graphs
-from aotkit.random import Draws, SeedNeeded, new_seed
+from aotkit.random import SeedNeeded, new_seed
 from aotkit.stages import Pipeline, Product
 
 
@@ -233,9 +227,7 @@ class CapturedGraph:
 
     def _randomness(self, *seed: Tensor) -> AbstractContextManager[Any]:
         """What eager code runs under to draw the compiled graph's numbers, from a new seed if none is given."""
-        if self._recipe.random != "shared":
-            return nullcontext()
-        return aot.SharedRandom(Draws(*seed or self._seed() or (None,)))
+        return self._recipe.randomness(*seed or self._seed() or (None,))
 
     def _compare(self, inputs: Sequence[Any], input_names: Sequence[str]) -> CheckReport:
         recipe = self._recipe

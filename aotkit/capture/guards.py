@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from aotkit import aot
 from aotkit.aot import pytree
 from aotkit.capture.arguments import is_size, structure_of
-from aotkit.capture.constants import constant_set, is_constant, same_constant, same_constants
+from aotkit.capture.objects import constant_set, is_constant, same_constant, same_constants
 from aotkit.errors import EagerOnly
 
 Guard = Callable[[tuple[Any, ...], Mapping[str, Any]], list[Tensor] | None]

@@ -2,11 +2,16 @@
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torch import Tensor
+
+from aotkit import aot
 from aotkit.graphs import Graphs
 from aotkit.interfaces import Backend, Partitioner
+from aotkit.random import Draws
 from aotkit.registry import BackendSpec, default_backend, get_backend, get_partitioner, name_of
 from aotkit.stages import Pipeline
 
@@ -36,6 +41,14 @@ class Recipe:
     def pipeline(self) -> Pipeline:
         new_graphs = functools.partial(Graphs, name=self.name, backend=self.backend_name, partition=self.partition_name)
         return Pipeline(new_graphs, self.backend, self.partition)
+
+    def randomness(self, seed: Tensor | None) -> AbstractContextManager[Any]:
+        """What the function runs under, so that it draws its random numbers from a seed.
+
+        Raises:
+            SeedNeeded: it draws, and there is none.
+        """
+        return aot.SharedRandom(Draws(seed)) if self.random == "shared" else nullcontext()
 
     @property
     def subject(self) -> str:

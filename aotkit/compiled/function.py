@@ -9,7 +9,8 @@ import functools
 import inspect
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import torch
@@ -127,12 +128,8 @@ class CompiledFunction(Generic[P, R]):
         if isinstance(found, DynamoFunction):
             report = found.visit(args, kwargs, check=True).report
         else:
-            try:
+            with self._refusing():
                 report = self._direct.check_again(args, kwargs)
-            except EagerOnly as e:
-                self._raise_eager(str(e))
-            except OwnError as e:
-                raise e.error from None
         raise_if_different(report)
         return report
 
@@ -144,7 +141,7 @@ class CompiledFunction(Generic[P, R]):
         """
         describe = functools.partial(Explanation, self._recipe.subject)
         try:
-            found, tensors = self._found(args, kwargs)
+            found, tensors = self._choose(args, kwargs)
             if isinstance(found, DynamoFunction):
                 visit = found.visit(args, kwargs)
                 return describe(
@@ -154,6 +151,8 @@ class CompiledFunction(Generic[P, R]):
                 )  # fmt: skip
         except EagerOnly as e:
             return describe(eager=str(e), entries=len(self._direct))
+        except OwnError as e:
+            raise e.error from None
         if isinstance(found, Failure):
             return describe(eager=str(found.error), entries=len(self._direct))
         way, measure = found.way_in, functools.partial(found.kernels, tensors)
@@ -168,10 +167,8 @@ class CompiledFunction(Generic[P, R]):
         Raises:
             TraceError: it runs eagerly.
         """
-        try:
-            found, _ = self._found(args, kwargs)
-        except EagerOnly as e:
-            self._raise_eager(str(e))
+        with self._refusing():
+            found, _ = self._choose(args, kwargs)
         if isinstance(found, Failure):
             raise found.error
         return found
@@ -179,22 +176,25 @@ class CompiledFunction(Generic[P, R]):
     def _raise_eager(self, reason: str) -> NoReturn:
         raise TraceError(f"{self._recipe.name!r} runs eagerly for these inputs: {reason}.")
 
-    def _found(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Entry | Failure | DynamoFunction, list[Any]]:
-        """What takes such a call, and its flat inputs if that is known; compiles if need be.
-
-        Raises:
-            EagerOnly: such a call runs eagerly.
-        """
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Raise a TraceError for a call that runs eagerly, and the function's own error for one in which it raises."""
         try:
-            return self._choose(args, kwargs)
+            yield
+        except EagerOnly as e:
+            self._raise_eager(str(e))
         except OwnError as e:
             raise e.error from None
 
     def _choose(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Entry | Failure | DynamoFunction, list[Any]]:
+        """What takes such a call, and its flat inputs if that is known; compiles if need be.
+
+        Raises:
+            EagerOnly: such a call runs eagerly.
+            OwnError: the function itself raises.
+        """
         if aot.COMPILE_LOCK.is_held_here():  # Dynamo's own lock could be waited for by who waits for this one
             raise EagerOnly("it is a part of something that is being compiled as a whole", final=True)
         if (reason := aot.why_eager()) is not None:

@@ -15,8 +15,8 @@ from aotkit.inspection.nodes import is_operation, operator_name, producer
 from aotkit.inspection.source import source_line
 from aotkit.interfaces import GraphCompiler, Kernel, Region, Regions
 from aotkit.launches import Around, explained
-from aotkit.regions.calls import Part, inputs_of, parts_in_order, run_parts, subgraph
 from aotkit.regions.finding import Operations, find_regions
+from aotkit.regions.parts import Part, inputs_of, parts_in_order, run_parts, subgraph
 from aotkit.stages import Blame, Boxed, Product, boxed_call, callable_of, checked_once, results_of
 
 _log = logging.getLogger("aotkit")

@@ -23,11 +23,7 @@ Followed = frozenset[CodeType]
 
 
 class Unfollowed(BaseException):
-    """Not for users: a function begins to run that was not looked into. No function may handle this as its own error.
-
-    Attributes:
-        code: its code.
-    """
+    """Not for users: a function begins to run that was not looked into. No function may take this for its own error."""
 
     def __init__(self, code: CodeType) -> None:
         super().__init__(code.co_qualname)

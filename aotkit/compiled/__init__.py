@@ -1,6 +1,6 @@
-"""What `compile` returns: functions, methods and modules whose calls run compiled graphs, and what explains them.
+"""`compile`, and what it returns: functions, methods and modules that run compiled graphs, and what explains them.
 
-`compiler` has `compile` itself: read it first.
+Read `compiler` first.
 """
 
 from aotkit.compiled.compiler import Capture, compile

@@ -1,24 +1,64 @@
-"""The public functions around `compile`: extracting graphs, checking once, fusing, and backends for torch.compile."""
+"""The public names of `aotkit`, which has them from here when the first of them is asked for.
+
+Here are those around `compile`: extracting graphs, checking once, fusing, and backends for torch.compile.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.fx import GraphModule
 
-from aotkit.capture import CapturedCompiler
+from aotkit import nn
+from aotkit.capture import CapturedCompiler, Randomness, recipe_of
 from aotkit.checking import CheckReport
-from aotkit.compiled import Capture, function_of
-from aotkit.compiler import compile
-from aotkit.errors import UnavailableError
+from aotkit.compiled import Capture, CompiledFunction, compile, function_of
+from aotkit.errors import (
+    AotkitError,
+    BudgetError,
+    CompileError,
+    DuplicateNameError,
+    EagerCallWarning,
+    EagerFallbackWarning,
+    MismatchError,
+    RecompilationWarning,
+    TraceError,
+    UnavailableError,
+    UndecidedWarning,
+    UnknownNameError,
+    UnsupportedError,
+)
+from aotkit.graph_diff import diff
 from aotkit.graphs import Graphs
-from aotkit.interfaces import Backend, Partitioner
-from aotkit.recipe import Randomness, recipe_of
-from aotkit.registry import BackendSpec, OneBackend, backend_status, named_backends
+from aotkit.interfaces import Backend, GraphCompiler, Kernel, Partitioner
+from aotkit.registry import (
+    BackendSpec,
+    OneBackend,
+    backend_status,
+    get_backend,
+    get_partitioner,
+    list_backends,
+    list_partitioners,
+    named_backends,
+    partitioner_status,
+    register_backend,
+    register_partitioner,
+    unregister_backend,
+    unregister_partitioner,
+)
 
-if TYPE_CHECKING:
-    from aotkit.benchmark import BenchReport
-    from aotkit.benchmark.frontier_report import Frontier
-    from aotkit.graph_diff import GraphDiff
+if TYPE_CHECKING:  # `aotkit` imports these when they are asked for: that takes another second
+    from aotkit.benchmark import bench
+    from aotkit.benchmark.frontier import frontier
+
+__all__ = [
+    "AotkitError", "Backend", "BudgetError", "CheckReport", "CompileError", "CompiledFunction", "DuplicateNameError",
+    "EagerCallWarning", "EagerFallbackWarning", "GraphCompiler", "Graphs", "Kernel", "MismatchError", "Partitioner",
+    "RecompilationWarning", "TraceError", "UnavailableError", "UndecidedWarning", "UnknownNameError",
+    "UnsupportedError", "backend_status", "bench", "by_region", "check", "compile", "diff", "extract", "frontier",
+    "get_backend", "get_partitioner", "list_backends", "list_partitioners", "memory_efficient_fusion", "nn",
+    "partitioner_status", "register_backend", "register_partitioner", "torch_backend", "unregister_backend",
+    "unregister_partitioner",
+]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,42 +100,6 @@ def check(
     """
     compiled: Any = compile(fn, backend=backend, partition=partition, capture=capture, random=random)
     return function_of(compiled).report(*args, **kwargs)
-
-
-def bench(fn: Callable[..., Any], /, *args: Any, **options: Any) -> "BenchReport":
-    """Time forward and backward of `fn(*args)` in eager and under backends and partitioners, interleaved and checked.
-
-    `options` are keyword arguments of `fn`, and those of `aotkit.benchmark.bench`: `backends`, `partitions`,
-    `seconds`, `capture` and `progress`.
-    """
-    from aotkit.benchmark import bench
-
-    return bench(fn, *args, **options)
-
-
-def frontier(fn: Callable[..., Any], /, *args: Any, **options: Any) -> "Frontier":
-    """Memory against time for `fn(*args)`: every partitioner and budget on one joint graph, judged without running it.
-
-    `options` are keyword arguments of `fn`, and those of `aotkit.benchmark.frontier.frontier`: `backend`, `device`,
-    `capture`, `random` and `progress`. Show the result as a table, or draw it with `.plot()`.
-    """
-    from aotkit.benchmark.frontier import frontier
-
-    return frontier(fn, *args, **options)
-
-
-def diff(a: Graphs | Mapping[str, Any], b: Graphs | Mapping[str, Any], /) -> "GraphDiff":
-    """What two `Graphs` save, recompute, compute and fuse differently: two partitions, backends or versions of torch.
-
-    Nodes are compared by what they compute, not by their names. Either may be the data of `Graphs.json()`, as
-    `json.load` reads it from a file. Print the result, show it in a notebook, or save it by `.save_html(path)`.
-
-    Raises:
-        TypeError, ValueError: an argument is neither.
-    """
-    from aotkit.graph_diff import diff
-
-    return diff(a, b)
 
 
 def memory_efficient_fusion(fn: F, /, **options: Any) -> F:

@@ -9,6 +9,7 @@ import difflib
 import functools
 import os
 import re
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -308,3 +309,13 @@ def name_of(spec: Any) -> str:
         return ", ".join(map(name_of, spec))
     obj = _function(spec)
     return str(getattr(obj, "__name__", type(obj).__name__))
+
+
+def default_backend() -> str:
+    """What backend "auto" stands for here."""
+    return "inductor" if cpp_compiler() else "nop"
+
+
+def cpp_compiler() -> str | None:
+    """Where there is a C++ compiler, or None."""
+    return next(filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import aotkit
-from aotkit import cli, recipe
+from aotkit import cli
 from aotkit.benchmark import bench
 from aotkit.benchmark.workloads import gpt2, padded_texts, tutorial_inputs
 from aotkit.cli import demo
@@ -23,7 +23,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 @pytest.mark.parametrize("backend", ["nop", pytest.param("inductor", marks=pytest.mark.sweep)])
 def test_the_example_of_the_readme_runs_and_prints_what_stands_below_it(backend, capsys, monkeypatch):
     """Also as on a machine without a C++ compiler, where "auto" is `nop`: it takes a tenth of the time."""
-    monkeypatch.setattr(recipe, "default_backend", lambda: backend)
+    monkeypatch.setattr("aotkit.capture.recipe.default_backend", lambda: backend)
     names = {}
     exec(BLOCKS[0], names)
     assert capsys.readouterr().out == OUTPUT.replace("'inductor'", f"'{backend}'")

@@ -33,15 +33,11 @@ FLOORS = (
     ("launches",),
     ("cuda_graphs", "regions"),
     ("backends", "registry"),
-    ("recipe",),
     ("culprit",),
     ("capture",),
     ("compiled",),
-    ("compiler",),
     ("nn",),
-    ("benchmark",),
-    ("api",),
-    ("public",),
+    ("api", "benchmark"),
     ("testing",),
     ("cli",),
     ("__init__", "__main__"),
@@ -152,7 +148,7 @@ def modules_imported(path):
     for full in imported_names(run(parse(path)), path):
         module = full if full in known else full.rpartition(".")[0]
         if module == "aotkit":
-            module = "" if full == "aotkit.__version__" else "aotkit.public"
+            module = "" if full == "aotkit.__version__" else "aotkit.api"
         found |= {module} & known
     return found
 
@@ -240,6 +236,6 @@ def test_importing_aotkit_is_cheap():
     )
     command = [sys.executable, "-c", program]
     added = subprocess.run(command, cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE).stdout.split()
-    assert "aotkit.compiler" in added
+    assert "aotkit.compiled.compiler" in added
     heavy = {"functorch", "torch._inductor", "torch._dynamo", "networkx", "IPython"}
     assert_none(sorted(heavy.intersection(added)), "imported with `aotkit.compile`; import it when it is needed")

@@ -615,6 +615,20 @@ def test_decorated_methods():
         Scaler.factor = 1.0
 
 
+@pytest.mark.parametrize("capture", ["auto", "aot"])
+@pytest.mark.filterwarnings("ignore::aotkit.EagerCallWarning")
+def test_a_compiled_method_that_a_function_finds_is_that_of_its_instance(capture):
+    x = torch.ones(3)
+    a, b = Scaler(2.0, torch.full((3,), 3.0)), Scaler(4.0, torch.full((3,), 5.0))
+    found = a.scale
+    f = aotkit.compile(lambda x: found(x) + 1, backend="nop", capture=capture)
+    assert torch.equal(f(x), x * 7)
+    a.weight = torch.zeros(3)
+    assert torch.equal(f(x), x * 1)
+    found = b.scale
+    assert torch.equal(f(x), x * 21)
+
+
 def times(x, k, *, plus=0.0):
     return x * k + plus
 

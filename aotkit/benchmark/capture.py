@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.fx import GraphModule
 
-from aotkit.capture import TensorReads
+from aotkit.capture import Randomness, TensorReads
 from aotkit.interfaces import Decompositions
 from aotkit.joint import Joint
 from aotkit.random import Draws, SeedNeeded, SharedRandom, new_seed
-from aotkit.recipe import Randomness
 from aotkit.torch_private.aotautograd import trace
 
 

@@ -10,15 +10,14 @@ from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.frontier_report import Frontier, Point
 from aotkit.benchmark.outcome import in_a_line, judged_if_possible
 from aotkit.benchmark.partitioners import families, registered_partitioners
-from aotkit.compiled import Capture, function_of
-from aotkit.compiler import compile
+from aotkit.capture import Randomness, Recipe, recipe_of
+from aotkit.compiled import Capture, compile, function_of
 from aotkit.errors import AotkitError, BudgetError, TraceError
 from aotkit.interfaces import Partitioner
 from aotkit.joint import Joint, classify, partition_copy
 from aotkit.partitioners.rematerialization.devices import Device, device_of
 from aotkit.partitioners.rematerialization.values import values_of
 from aotkit.passes import copy_graph
-from aotkit.recipe import Randomness, Recipe, recipe_of
 from aotkit.registry import BackendSpec, get_backend
 
 FRACTIONS = tuple(tenths / 10 for tenths in range(10, -1, -1))

@@ -15,10 +15,10 @@ from aotkit.benchmark.models import MODELS
 from aotkit.benchmark.outcome import judged_if_possible
 from aotkit.benchmark.partitioners_report import PartitionersReport, Row
 from aotkit.benchmark.transformers_models import single_sequences
+from aotkit.capture import Randomness
 from aotkit.interfaces import Decompositions, Partitioner
 from aotkit.joint import Joint, partition_copy
 from aotkit.partitioners.rematerialization.devices import Device
-from aotkit.recipe import Randomness
 from aotkit.registry import get_partitioner, partitioner_status
 from aotkit.torch_private.aotautograd import memory_budget
 from aotkit.torch_private.fake_tensors import fake_tensors

@@ -8,6 +8,7 @@ from aotkit.capture.direct import DirectFunction
 from aotkit.capture.dynamo import DynamoFunction
 from aotkit.capture.dynamo_graph import CapturedCompiler
 from aotkit.capture.entry import Entry, Failure
+from aotkit.capture.recipe import Randomness, Recipe, recipe_of
 from aotkit.capture.watching import TensorReads
 
 __all__ = [
@@ -16,6 +17,9 @@ __all__ = [
     "DynamoFunction",
     "Entry",
     "Failure",
+    "Randomness",
+    "Recipe",
     "TensorReads",
     "flatten",
+    "recipe_of",
 ]

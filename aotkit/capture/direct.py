@@ -6,28 +6,29 @@ look for what else the function reads, trace, partition, compile and check.
 
 import functools
 import inspect
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Sequence, Set
+from contextvars import copy_context
 from typing import Any, TypeVar
 
-from aotkit.capture.arguments import Arguments, flatten
+from aotkit.capture.arguments import Arguments, Parameters, fitted_function, flatten
 from aotkit.capture.eager_calls import EagerVerdicts
+from aotkit.capture.entries import Entries, Found
 from aotkit.capture.entry import Entry, Failure, new_entry, unchecked_entry
 from aotkit.capture.executed import Followed, Unfollowed, executed_by
-from aotkit.capture.family import Families, Found
 from aotkit.capture.guards import ArgumentGuard, Guard, GuardSource
-from aotkit.capture.parameters import Parameters
-from aotkit.capture.reads import find_captures
+from aotkit.capture.places import Progress
+from aotkit.capture.recipe import Recipe
 from aotkit.capture.recompilation import Recompilations, describe
 from aotkit.capture.signature import Signature, outcome_in_eager
-from aotkit.capture.substitution import Progress
-from aotkit.capture.walk import Walk
+from aotkit.capture.walk import Codes, Walk
 from aotkit.checking import CheckReport
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, is_out_of_memory, warn_of_fallback
-from aotkit.recipe import Recipe
 from aotkit.runtime import COMPILE_LOCK
 from aotkit.torch_private.tensors import is_for_dynamo, why_eager_tensor
 
 T = TypeVar("T")
+Root = tuple[str, Any, str]  # an expression, the object that it stands for, and a name for people
 
 
 class DirectFunction:
@@ -44,21 +45,21 @@ class DirectFunction:
         self._on_error = on_error
         self._plain = plain
         self._parameters = Parameters(recipe.fn)
-        self._families = Families(recipe.name)
+        self._entries = Entries(recipe.name)
         self._verdicts = EagerVerdicts()
         self._recompilations = Recompilations(recipe.name)
         self._followed: Followed | None = None  # None: all code within reach is
 
     def __len__(self) -> int:
         """How many kinds of inputs it is compiled for."""
-        return len(self._families)
+        return len(self._entries)
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found | None:
         """A valid entry for a call, and its flat inputs, if there is one."""
         begun = Progress.begun
         undisturbed = Progress.ended == begun
         try:
-            found = self._families.find(*self._parameters.canonical(args, kwargs))
+            found = self._entries.find(*self._parameters.canonical(args, kwargs))
         except EagerOnly:
             return None
         # Another thread that compiles may have put stand-ins where this one looked for captured tensors.
@@ -79,7 +80,7 @@ class DirectFunction:
         self._verdicts.consult(arguments)
         with COMPILE_LOCK, self._verdicts.learning(arguments):
             compile = functools.partial(self._compile, args, kwargs, arguments)
-            return self._families.find(args, kwargs) or self._looking_further(compile)
+            return self._entries.find(args, kwargs) or self._looking_further(compile)
 
     def check_again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CheckReport:
         """Compare what is compiled for such a call with eager, for the values of these arguments.
@@ -106,7 +107,7 @@ class DirectFunction:
                 raise EagerOnly(reason, final=not is_for_dynamo(tensor))
         entry = self._try_entry(signature)
         if isinstance(entry, Entry) or not is_out_of_memory(entry.error):
-            self._families.add(args, kwargs, guard, signature.tensors, entry)
+            self._entries.add(args, kwargs, guard, signature.tensors, entry)
         self._recompilations.count(lambda: describe(self._parameters, arguments, signature, walk))
         return entry, signature.tensors
 
@@ -131,7 +132,7 @@ class DirectFunction:
         except (EagerOnly, TraceError):
             if self._followed is not None or self._plain:
                 raise
-            self._followed = executed_by(self._recipe.fn, arguments, find)
+            self._followed = copy_context().run(executed_by, self._recipe.fn, arguments, find)
             return find(self._followed)
 
     def _looking_further(self, attempt: Callable[[], T]) -> T:
@@ -161,3 +162,34 @@ class DirectFunction:
 
 def _root_name(fn: Callable[..., Any]) -> str:
     return "" if inspect.ismethod(fn) else getattr(fn, "__name__", type(fn).__name__)
+
+
+def find_captures(
+    source: GuardSource,
+    roots: Sequence[Root],
+    followed: Codes | None,
+    mentioned: Set[str] = frozenset(),
+    *,
+    plain: bool = False,
+) -> Walk:
+    """Walk from `roots`, the function first, to tensors and slots as they are now, and what a guard finds and compares.
+
+    Args:
+        source: what a guard does before.
+        followed: the code to look into; None: all of the user's.
+        mentioned: names known to be mentioned by that code.
+        plain: look into nothing but the user's own code, and not much of that.
+
+    Raises:
+        EagerOnly: the function reads something that can be neither fetched nor compared, or is not plain.
+    """
+    fn = roots[0][1]
+    while True:
+        walk = Walk(mentioned, source.copy(), followed, fitted_function(fn), plain)
+        if isinstance(function := getattr(fn, "__func__", fn), types.FunctionType):
+            walk.require_plain(function)  # the first one is the best reason
+        for path, root, name in roots:
+            walk.visit(root, path, name, None)
+        if walk.mentioned == mentioned:
+            return walk
+        mentioned = walk.mentioned

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from aotkit.capture.dynamo_graph import CapturedCompiler, CapturedGraph, Ran, ran
+from aotkit.capture.recipe import Recipe
 from aotkit.checking import CheckReport
 from aotkit.errors import AotkitError, TraceError
 from aotkit.graphs import Graphs
 from aotkit.random import random_state
-from aotkit.recipe import Recipe
 from aotkit.torch_private.dynamo import MOST_DYNAMO_VARIANTS, dynamo_compile, graph_breaks, in_short, limits_hit
 
 if TYPE_CHECKING:

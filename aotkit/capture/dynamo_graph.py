@@ -4,7 +4,7 @@ import contextvars
 import functools
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,17 +21,11 @@ from aotkit.capture.captured_graph import (
     strides_of_captured,
     uncompiled_graph,
 )
+from aotkit.capture.recipe import Recipe
 from aotkit.checking import Budget, CheckReport, Plan, Run, Storages, at_once, checker, run_on_copies
-from aotkit.errors import (
-    HIDDEN_OVERLAP,
-    AotkitError,
-    EagerOnly,
-    TraceError,
-    warn_of_fallback,
-)
+from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, TraceError, warn_of_fallback
 from aotkit.graphs import Graphs
-from aotkit.random import Draws, SeedNeeded, SharedRandom, new_seed, random_state
-from aotkit.recipe import Recipe
+from aotkit.random import SeedNeeded, new_seed, random_state
 from aotkit.runtime import COMPILE_LOCK, Apart, collecting_later, hidden_overlap, mutation_pattern, way_in
 from aotkit.stages import Pipeline, Product
 from aotkit.torch_private.aotautograd import compile_captured, trace
@@ -247,9 +241,7 @@ class CapturedGraph:
 
     def _randomness(self, *seed: Tensor) -> AbstractContextManager[Any]:
         """What eager code runs under to draw the compiled graph's numbers, from a new seed if none is given."""
-        if self._recipe.random != "shared":
-            return nullcontext()
-        return SharedRandom(Draws(*seed or self._seed() or (None,)))
+        return self._recipe.randomness(*seed or self._seed() or (None,))
 
     def _compare(self, inputs: Sequence[Any], input_names: Sequence[str]) -> CheckReport:
         recipe = self._recipe

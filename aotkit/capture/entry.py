@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from aotkit.capture.arguments import is_size
-from aotkit.capture.constants import is_constant
+from aotkit.capture.outputs import Outputs
+from aotkit.capture.recipe import Recipe
 from aotkit.capture.signature import Signature, outcome_in_eager
-from aotkit.capture.watching import TensorReads, beyond_values, no_other_randomness
+from aotkit.capture.watching import TensorReads, no_other_randomness
 from aotkit.checking import Budget, CheckReport, Outcome, at_once, checker, resized, unmoved
 from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, MismatchError, TraceError
 from aotkit.inspection import recording_source, user_line
 from aotkit.passes import generators_of, has_torch_operators, strides_of
 from aotkit.random import SeedNeeded, new_seed, random_state
-from aotkit.recipe import Recipe
 from aotkit.registry import get_backend, get_partitioner
 from aotkit.runtime import (
     Apart,
@@ -33,8 +31,7 @@ from aotkit.runtime import (
 )
 from aotkit.torch_private.aotautograd import trace
 from aotkit.torch_private.aotautograd_metadata import Compiled, why_eager_outputs
-from aotkit.torch_private.dispatch import pytree, pytree_children
-from aotkit.torch_private.fake_tensors import is_data_dependent, is_foreign_tensor, is_traced
+from aotkit.torch_private.fake_tensors import is_data_dependent, is_foreign_tensor
 from aotkit.torch_private.tensors import tensor_guard
 
 if TYPE_CHECKING:
@@ -57,7 +54,7 @@ class Entry:
 
     def __init__(self, recipe: Recipe, signature: Signature, *, ran_in_eager: bool) -> None:
         start = time.monotonic()
-        outputs = _Outputs()
+        outputs = Outputs()
         pipeline = recipe.pipeline()
         reads = TensorReads()
         owner = getattr(recipe.fn, "__self__", None)
@@ -65,12 +62,7 @@ class Entry:
 
         def flat(*tensors: Any) -> list[Any]:
             tensors, seeds = tensors[: len(signature.tensors)], tensors[len(signature.tensors) :]
-            with (
-                recording_source(module),
-                reads,
-                no_other_randomness(recipe.name),
-                signature.randomness(*seeds),
-            ):
+            with recording_source(module), reads, no_other_randomness(recipe.name), signature.randomness(*seeds):
                 reads.inputs = {id(t) for t in tensors}
                 returned = signature.run("traced", tensors)
             computed = outputs.flatten(returned, tensors)
@@ -268,67 +260,6 @@ def _validity(
         return memory_pattern(others, offsets) == shared and not (mutates and hidden_overlap(others))
 
     return lambda *others: check(*others) and share_alike(*others) and (guard is None or guard((*others, *seed)))
-
-
-class _Outputs:
-    """The structure of a function's result: which leaves the graph computes, and the constants between them."""
-
-    def __init__(self) -> None:
-        self._leaves: list[Any] = []
-        self._spec: Any = None
-
-    def flatten(self, outputs: Any, inputs: Sequence[Any]) -> list[Any]:
-        leaves, self._spec = pytree.tree_flatten(outputs, is_leaf=lambda value: isinstance(value, torch.Size))
-        computed = []
-        self._leaves = []
-        for leaf in leaves:
-            if is_traced(leaf):
-                if isinstance(leaf, Tensor) and (what := beyond_values(leaf, inputs)):
-                    raise TraceError(
-                        f"the function returns a tensor of shape {list(leaf.shape)} to which it has given {what}; a "
-                        "compiled graph would not. Use capture='dynamo'."
-                    )
-                self._leaves.append(_COMPUTED)
-                computed.append(leaf)
-            elif isinstance(leaf, torch.Size) and not is_size(leaf):
-                raise TraceError(
-                    "the function returns a torch.Size of sizes that dynamic=True leaves open. Return the numbers, or "
-                    "use dynamic=False."
-                )
-            elif is_constant(leaf):
-                self._leaves.append(leaf)
-            elif isinstance(leaf, Tensor):
-                raise TraceError(
-                    f"the function returns a tensor of shape {list(leaf.shape)} that it neither computed nor received. "
-                    "Pass it as an argument."
-                )
-            else:
-                raise TraceError(
-                    f"the function returns a {type(leaf).__name__}, which a compiled graph cannot rebuild. Return "
-                    "tensors in tuples, lists, dicts or named tuples, or register the class with torch.utils._pytree."
-                )
-        return computed
-
-    def rebuilder(self) -> Callable[[Sequence[Any]], Any]:
-        """A function from what the graph computes to the function's result."""
-        leaves, spec = self._leaves, self._spec
-        if leaves == [_COMPUTED] and spec.is_leaf():
-            return operator.itemgetter(0)
-        if (
-            spec.type is tuple
-            and all(child.is_leaf() for child in pytree_children(spec))
-            and set(leaves) == {_COMPUTED}
-        ):
-            return tuple
-
-        def rebuild(results: Sequence[Any]) -> Any:
-            rest = iter(results)
-            return pytree.tree_unflatten([next(rest) if leaf is _COMPUTED else leaf for leaf in leaves], spec)
-
-        return rebuild
-
-
-_COMPUTED = object()
 
 
 @contextmanager

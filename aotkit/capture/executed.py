@@ -7,14 +7,13 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Set
 from contextlib import ExitStack, contextmanager, suppress
-from contextvars import copy_context
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 import torch
 
 from aotkit.capture.arguments import Arguments
-from aotkit.capture.substitution import substituted
+from aotkit.capture.places import substituted
 from aotkit.capture.walk import Walk
 from aotkit.capture.watching import Fakes
 from aotkit.errors import EagerOnly
@@ -24,11 +23,7 @@ Followed = frozenset[CodeType]
 
 
 class Unfollowed(BaseException):
-    """Not for users: a function begins to run that was not looked into. No function may handle this as its own error.
-
-    Attributes:
-        code: its code.
-    """
+    """Not for users: a function begins to run that was not looked into. No function may take this for its own error."""
 
     def __init__(self, code: CodeType) -> None:
         super().__init__(code.co_qualname)
@@ -94,6 +89,8 @@ def watching(unfollowed: Collection[CodeType]) -> Iterator[None]:
 def executed_by(fn: Callable[..., Any], arguments: Arguments, find: Callable[[Followed, Set[str]], Walk]) -> Followed:
     """The code that a call of `fn` runs, up to its first error, on fake tensors; whatever else it changes is undone.
 
+    What it does to context variables stays: call it in a copy of the context.
+
     Args:
         find: looks into this code alone, which mentions these names.
 
@@ -102,10 +99,6 @@ def executed_by(fn: Callable[..., Any], arguments: Arguments, find: Callable[[Fo
             is active.
     """
     _profilers()
-    return copy_context().run(_executed_by, fn, arguments, find)
-
-
-def _executed_by(fn: Callable[..., Any], arguments: Arguments, find: Callable[[Followed, Set[str]], Walk]) -> Followed:
     followed: Followed = frozenset()
     refusal: list[EagerOnly] = []
     walk = find(followed, frozenset())

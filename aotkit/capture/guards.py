@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from aotkit.capture.arguments import is_size, structure_of
-from aotkit.capture.constants import constant_set, is_constant, same_constant, same_constants
+from aotkit.capture.objects import constant_set, is_constant, same_constant, same_constants
 from aotkit.errors import EagerOnly
 from aotkit.torch_private import native
 from aotkit.torch_private.dispatch import pytree

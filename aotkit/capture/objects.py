@@ -1,30 +1,83 @@
-"""What kind of Python object something is, for the walk over what a function captures."""
+"""What kind of Python object something is: a constant that graphs are made for, what can be looked into, or neither."""
 
 import argparse
 import array
 import collections
 import collections.abc
 import contextvars
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import functools
 import io
 import logging
 import os
+import pathlib
 import random
 import re
+import struct
 import sys
 import threading
 import types
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import Any, Literal
 
 import torch
+from torch import Tensor, nn
 
-from aotkit.capture.constants import is_constant
+EXACT = frozenset({
+    type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis), type(NotImplemented), torch.Size,
+    torch.dtype, torch.device, torch.layout, torch.memory_format, decimal.Decimal, fractions.Fraction,
+    datetime.date, datetime.datetime, datetime.timedelta, pathlib.PosixPath, pathlib.WindowsPath,
+})  # fmt: skip
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a value never changes and can be compared, so that a graph may be made for it."""
+    if type(value) in EXACT:
+        return True
+    if isinstance(value, enum.Enum):
+        return is_constant(value.value)
+    if isinstance(value, bool | int | float | complex | str | bytes):  # a subclass, such as numpy.float64
+        return not getattr(value, "__dict__", None)
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.generic)
+
+
+def constant_key(value: Any) -> Hashable:
+    """Equal exactly for constants that a graph cannot tell apart: 1 and True differ, so do 0.0 and -0.0."""
+    if isinstance(value, float):
+        return type(value), struct.pack("d", value)
+    if isinstance(value, complex):
+        return type(value), struct.pack("dd", value.real, value.imag)
+    if isinstance(value, slice):
+        return slice, constant_key(value.start), constant_key(value.stop), constant_key(value.step)
+    return type(value), value
+
+
+def same_constant(a: Any, b: Any) -> bool:
+    """Whether two constants are equal to a graph."""
+    return type(a) is type(b) and constant_key(a) == constant_key(b)
+
+
+def same_constants(a: Collection[Any], b: Collection[Any]) -> bool:
+    """Whether two collections hold equal constants in the same order."""
+    return len(a) == len(b) and all(x is y or same_constant(x, y) for x, y in zip(a, b, strict=True))
+
+
+def constant_set(values: Iterable[Any]) -> set[Hashable]:
+    """A set that is equal to another only if their constants are."""
+    return {constant_key(value) for value in values}
+
 
 # Code of these packages computes from its arguments alone, as far as a graph is concerned.
 TRUSTED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "functorch", "numpy", "aotkit"}
 # Functions to compile that come with aotkit are written as users write them.
 USER_CODE = "aotkit.testing."
+COMPILED = ("aotkit.compiled.function", "CompiledFunction")
 
 # Objects of the standard library that are nothing but their attributes.
 RECORDS = (
@@ -95,9 +148,47 @@ def state_of(value: Any) -> dict[str, Any]:
         return {}
 
 
-def has_state(value: Any) -> bool:
-    """Whether an object can have attributes."""
-    return bool(slot_names(type(value))) or bool(state_of(value)) or hasattr(value, "__dict__")
+Kind = Literal[
+    "tensor", "module", "dict", "sequence", "set", "function", "method", "method_in_c", "partial", "namespace",
+    "cached", "context_variable", "compiled", "inert", "object", "changeable",
+]  # fmt: skip
+
+
+def kind_of(value: Any) -> Kind:
+    """How to look into what is no constant."""
+    match value:
+        case Tensor():
+            return "tensor"
+        case nn.Module():
+            return "module"
+        case dict():
+            return "dict"
+        case list() | tuple() | collections.deque():
+            return "sequence"
+        case set() | frozenset():
+            return "set"
+        case types.FunctionType():
+            return "function"
+        case types.MethodType():
+            return "method"
+        case types.BuiltinMethodType(__self__=type() as owner) if not is_trusted(owner):
+            return "method_in_c"
+        case functools.partial():
+            return "partial"
+        case type() | types.ModuleType():
+            return "namespace"
+        case functools._lru_cache_wrapper():
+            return "cached"
+        case contextvars.ContextVar():
+            return "context_variable"
+    if dataclasses.is_dataclass(value):
+        return "object"
+    if (type(value).__module__, type(value).__name__) == COMPILED:
+        return "compiled"
+    if is_inert(value):
+        return "inert"
+    is_users = not is_trusted(type(value)) and (bool(slot_names(type(value))) or hasattr(value, "__dict__"))
+    return "object" if is_users or isinstance(value, RECORDS) else "changeable"
 
 
 def is_key(value: Any) -> bool:

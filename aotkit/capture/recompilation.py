@@ -5,9 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from aotkit.capture.arguments import Arguments
-from aotkit.capture.constants import is_constant
-from aotkit.capture.parameters import Parameters
+from aotkit.capture.arguments import Arguments, Parameters
+from aotkit.capture.objects import is_constant
 from aotkit.capture.signature import Signature
 from aotkit.capture.walk import Walk
 from aotkit.errors import RecompilationWarning, warn_user

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -10,16 +10,14 @@ from torch import Tensor, nn
 
 from aotkit.capture.arguments import Arguments
 from aotkit.capture.executed import watching
-from aotkit.capture.places import in_copied_context
-from aotkit.capture.substitution import substituted
+from aotkit.capture.places import MISSING, in_copied_context, substituted
+from aotkit.capture.recipe import Recipe
 from aotkit.capture.walk import Walk
 from aotkit.checking import Plan, Storages, run_on_copies
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, is_out_of_memory
-from aotkit.random import Draws, SeedNeeded, SharedRandom, new_seed
-from aotkit.recipe import Recipe
+from aotkit.random import SeedNeeded, new_seed
 from aotkit.torch_private.dispatch import pytree
 
-_ABSENT = object()
 USED_UP = "backward through the graph a second time"  # in the error of a function that has run the backward pass itself
 
 
@@ -27,8 +25,7 @@ class Signature:
     """The inputs that a compilation is made for: arguments, and tensors that the function captures.
 
     Attributes:
-        captured: the tensors that the function captures.
-        tensors: all tensors, arguments first.
+        tensors: all of them, arguments first.
         names: one for each.
         generators: random generators that the function draws from, besides torch's own.
         is_watched: whether some functions must not run, as they were not looked into.
@@ -36,17 +33,16 @@ class Signature:
     """
 
     def __init__(self, recipe: Recipe, arguments: Arguments, walk: Walk, names: Sequence[str]) -> None:
-        self._fn = recipe.fn
+        self._recipe = recipe
         self._arguments = arguments
         self._walk = walk
-        self.captured = [tensor for _, tensor in walk.tensors.values()]
-        self.tensors = [*arguments.tensors, *self.captured]
+        captured = [tensor for _, tensor in walk.tensors.values()]
+        self.tensors = [*arguments.tensors, *captured]
         self.names = [*names, *(name for name, _ in walk.tensors.values())]
         self.generators = walk.generators
         self.seeded = False
-        self._shares_random = recipe.random == "shared"
         self.is_watched = bool(walk.unfollowed)
-        self.static = [False] * len(arguments.tensors) + [True] * len(self.captured)
+        self.static = [False] * len(arguments.tensors) + [True] * len(captured)
 
     def run(self, doing: str, tensors: Sequence[Any]) -> Any:
         """Run the function with `tensors` in the places of `self.tensors`."""
@@ -68,7 +64,7 @@ class Signature:
         walk, untouched = self._walk, Storages(tensors, self.names)
         attributes = [dict(vars(t)) for t in tensors]
         with watching(walk.unfollowed), substituted(walk.slots, walk.containers, walk.caches, replacements, doing):
-            outputs = self._fn(*args, **kwargs)
+            outputs = self._recipe.fn(*args, **kwargs)
             leaves, spec = pytree.tree_flatten((args, kwargs))
             if spec != before[1] or any(a is not b for a, b in zip(leaves, before[0], strict=True)):
                 raise TraceError(
@@ -82,7 +78,7 @@ class Signature:
     def _refuse_new_attributes(self, tensors: Sequence[Any], before: Sequence[dict[str, Any]]) -> None:
         for name, tensor, old in zip(self.names, tensors, before, strict=True):
             for key in vars(tensor).keys() | old.keys():
-                if vars(tensor).get(key, _ABSENT) is not old.get(key, _ABSENT):
+                if vars(tensor).get(key, MISSING) is not old.get(key, MISSING):
                     raise TraceError(
                         f"the function assigns {key!r} of {name!r}, which belongs to the tensor of one call and not to "
                         "a graph. Do that outside of the compiled function, or use capture='dynamo'."
@@ -98,11 +94,7 @@ class Signature:
         Raises:
             SeedNeeded: it draws, but is not seeded.
         """
-        if not self._shares_random:
-            return nullcontext()
-        if seed is None and self.seeded:
-            seed = new_seed()
-        return SharedRandom(Draws(seed))
+        return self._recipe.randomness(new_seed() if seed is None and self.seeded else seed)
 
     def _stand_ins(self, tensors: Sequence[Any]) -> list[Any]:
         """The tensors to run with: one for each input that is one tensor, parameters where parameters are."""

@@ -1,24 +1,29 @@
-"""One pass over all that a function reaches through closures, globals, attributes and the state of modules."""
+"""What a function reads besides its arguments, through closures, globals, attributes and the state of modules.
+
+Tensors become inputs of the graph, so they are fetched again on every call; constants are baked into the graph, so
+they are compared on every call. Both happen in one generated function, the guard.
+"""
 
 import collections
 import contextvars
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from aotkit.capture import code_names
-from aotkit.capture.constants import constant_set, is_constant
+from aotkit.capture import code_names, objects
 from aotkit.capture.guards import HOOKS, MODULE_STATE, Guard, GuardSource
-from aotkit.capture.objects import RECORDS, data_of_class, has_state, is_inert, is_key, is_trusted, slot_names, state_of
 from aotkit.capture.places import MISSING, Attribute, ContextVariable, Item, Place, Slot
 from aotkit.errors import EagerOnly, TraceError
+from aotkit.text import is_installed
 
 MOST_OBJECTS = 100_000
+# Code is read instruction by instruction: so many functions take some 50 ms.
+MOST_PLAIN_FUNCTIONS = 200
 # Of every module, besides MODULE_STATE: read by name, if at all.
 BOOKKEEPING = frozenset(vars(nn.Module()))
 TENSOR_ATTRIBUTES = frozenset(dir(nn.Parameter))
@@ -28,6 +33,12 @@ Codes = Collection[types.CodeType]
 
 class Walk:
     """One pass over everything reachable.
+
+    Args:
+        mentioned: names that the code is known to mention.
+        followed: the code to look into; None: all of the user's.
+        fitted: the function that is given all that it has defaults for.
+        plain: look into nothing but the user's own code, and not much of that.
 
     Attributes:
         mentioned: names that the code found so far mentions.
@@ -40,12 +51,7 @@ class Walk:
     """
 
     def __init__(
-        self,
-        mentioned: Set[str],
-        source: GuardSource,
-        followed: Codes | None,
-        fitted: Any,
-        look_into: Callable[[types.FunctionType], None],
+        self, mentioned: Set[str], source: GuardSource, followed: Codes | None, fitted: Any, plain: bool
     ) -> None:
         self._filter, self.mentioned = mentioned, set(mentioned)
         self.tensors: dict[int, tuple[str, Tensor]] = {}
@@ -58,7 +64,8 @@ class Walk:
         self._variables: dict[int, str] = {}
         self._methods: set[tuple[type, str, str]] = set()
         self._alive: list[Any] = []  # ids are unique only among living objects
-        self._source, self._fitted, self._look_into = source, fitted, look_into
+        self._source, self._fitted, self._plain = source, fitted, plain
+        self._plain_functions = 0
 
     def compile(self, arguments: Mapping[str, Tensor]) -> Guard:
         """The function that compares, and fetches the tensors in these variables and those found."""
@@ -67,11 +74,21 @@ class Walk:
             self._source.require_no_attributes([name for name, tensor in tensors.items() if not vars(tensor)])
         return self._source.compile(list(tensors))
 
+    def require_plain(self, function: types.FunctionType) -> None:
+        """Refuse functions that an installed library brings, and too many of them, where only plain code is wanted."""
+        if not self._plain or objects.is_trusted(function):
+            return
+        if is_installed(function.__code__.co_filename):
+            raise EagerOnly(f"{function.__qualname__!r} is code of the library {objects.package_of(function)!r}")
+        self._plain_functions += 1
+        if self._plain_functions > MOST_PLAIN_FUNCTIONS:
+            raise EagerOnly(f"it reaches more than {MOST_PLAIN_FUNCTIONS} functions")
+
     def visit(self, value: Any, path: str, name: str, place: Place | None) -> None:
         """Visit what the expression `path` stands for; `place` is where it is kept."""
         if place is not None:
             self.slots.append(Slot(name, place, value))
-        if is_constant(value):
+        if objects.is_constant(value):
             self._source.require_constant(path, value)
             return
         if (variable := self._variables.get(id(value))) is not None:
@@ -88,48 +105,11 @@ class Walk:
             )
         self._alive.append(value)
         try:
-            self._kind(value)(value, variable, name)
+            getattr(self, f"_{objects.kind_of(value)}")(value, variable, name)
         except RecursionError:
             raise EagerOnly(f"{name!r} is nested too deeply to look into") from None
 
-    def _kind(self, value: Any) -> Callable[[Any, str, str], None]:
-        match value:
-            case Tensor():
-                return self._tensor
-            case nn.Module():
-                return self._module
-            case dict():
-                return self._dict
-            case list() | tuple() | collections.deque():
-                return self._sequence
-            case set() | frozenset():
-                return self._set
-            case types.FunctionType():
-                return self._function
-            case types.MethodType():
-                return self._method
-            case types.BuiltinMethodType() if isinstance(value.__self__, type) and not is_trusted(value.__self__):
-                return self._method_in_c
-            case functools.partial():
-                return self._partial
-            case type() | types.ModuleType():
-                return self._namespace
-            case functools._lru_cache_wrapper():
-                return self._cached
-            case contextvars.ContextVar():
-                return self._context_variable
-            case _ if dataclasses.is_dataclass(value):
-                return self._dataclass
-            case _ if type(value).__module__ == "aotkit.compiled.function":
-                return self._compiled
-            case _ if is_inert(value):
-                return self._inert
-            case _ if isinstance(value, RECORDS) or (not is_trusted(type(value)) and has_state(value)):
-                return self._object
-            case _:
-                return self._changeable
-
-    # Kinds of objects.
+    # One method for each of `objects.Kind`.
 
     def _inert(self, value: Any, variable: str, name: str) -> None:
         if isinstance(value, torch.Generator):
@@ -147,7 +127,7 @@ class Walk:
             self._state(value, variable, name, everything=False)
 
     def _dict(self, value: dict[Any, Any], variable: str, name: str) -> None:
-        if not all(map(is_key, dict.keys(value))):
+        if not all(map(objects.is_key, dict.keys(value))):
             self._changeable(value, variable, name)
         self.containers.append((name, value))
         self._source.require_type(variable, value)
@@ -170,11 +150,11 @@ class Walk:
             self._attributes(value, variable, name)
 
     def _set(self, value: Any, variable: str, name: str) -> None:
-        if not all(map(is_key, value)):
+        if not all(map(objects.is_key, value)):
             self._changeable(value, variable, name)
         self.containers.append((name, value))
         self._source.require_type(variable, value)
-        self._source.require(f"constant_set({variable}) == {self._source.bind(constant_set(value))}")
+        self._source.require(f"constant_set({variable}) == {self._source.bind(objects.constant_set(value))}")
 
     def _module(self, value: nn.Module, variable: str, name: str) -> None:
         prefix = f"{name}." if name else ""
@@ -191,18 +171,12 @@ class Walk:
 
     def _object(self, value: Any, variable: str, name: str) -> None:
         self._source.require_type(variable, value)
-        for key in slot_names(type(value)):
+        fields = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else ()
+        for key in dict.fromkeys((*objects.slot_names(type(value)), *fields)):
             if hasattr(value, key):
                 self.visit(getattr(value, key), f"{variable}.{key}", f"{name}.{key}", Attribute(value, key))
             else:
                 self._source.require(f"not hasattr({variable}, {key!r})")
-        self._attributes(value, variable, name)
-
-    def _dataclass(self, value: Any, variable: str, name: str) -> None:
-        self._source.require_type(variable, value)
-        for key in (field.name for field in dataclasses.fields(value)):
-            if hasattr(value, key):
-                self.visit(getattr(value, key), f"{variable}.{key}", f"{name}.{key}", Attribute(value, key))
         self._attributes(value, variable, name)
 
     def _compiled(self, value: Any, variable: str, name: str) -> None:
@@ -241,17 +215,17 @@ class Walk:
         self.visit(value.__self__, f"{variable}.__self__", name, None)
 
     def _function(self, value: types.FunctionType, variable: str, name: str) -> None:
-        if is_trusted(value):
+        if objects.is_trusted(value):
             self._inert(value, variable, name)
             for i, cell in enumerate(value.__closure__ or ()):  # a decorator of torch's around the user's function
-                if isinstance(cell.cell_contents, types.FunctionType) and not is_trusted(cell.cell_contents):
+                if isinstance(cell.cell_contents, types.FunctionType) and not objects.is_trusted(cell.cell_contents):
                     self.visit(cell.cell_contents, f"{variable}.__closure__[{i}].cell_contents", name, None)
             return
         self._source.require(f"{variable}.__code__ is {self._source.bind(value.__code__)}")
         if self._followed is not None and value.__code__ not in self._followed:
             self.unfollowed.add(value.__code__)
             return
-        self._look_into(value)
+        self.require_plain(value)
         self.mentioned |= code_names.attribute_names(value.__code__)
         for i, free in enumerate(value.__code__.co_freevars):
             cell = value.__closure__[i]  # type: ignore[index]
@@ -262,7 +236,7 @@ class Walk:
                 self.slots.append(Slot(free, place, MISSING))
                 continue
             self.visit(held, f"{variable}.__closure__[{i}].cell_contents", free, place)
-        if value is not self._fitted:  # which is given all that it has defaults for
+        if value is not self._fitted:
             self._defaults(value, variable, name)
         self._state(value, variable, name, everything=False)
         self._read_globals(value, variable)
@@ -285,10 +259,10 @@ class Walk:
     def _namespace(self, value: Any, variable: str, name: str) -> None:
         """A class or a Python module: what code mentions of it, if it is the user's."""
         self._inert(value, variable, name)
-        if is_trusted(value):
+        if objects.is_trusted(value):
             return
         for base in value.__mro__ if isinstance(value, type) else (value,):
-            if is_trusted(base):
+            if objects.is_trusted(base):
                 continue
             bound = self._source.bind(base)
             for key, held in list(vars(base).items()):
@@ -309,19 +283,21 @@ class Walk:
             if (base, key, path) in self._methods:
                 continue
             self._methods.add((base, key, path))
-            if is_trusted(base):
+            if objects.is_trusted(base):
                 self.mentioned |= code_names.attribute_names(method.__code__)
             else:
                 self.visit(method, f"{self._source.bind(base)}.__dict__[{key!r}]{path}", f"{base.__name__}.{key}", None)
-        unspelled = bool(self._filter & code_names.UNSPELLED) and not is_trusted(cls)
-        self._state(value, variable, name, everything=unspelled or isinstance(value, RECORDS))
-        for base, key, held in data_of_class(cls, sorted(self._filter & set(dir(cls)) - state_of(value).keys())):
+        unspelled = bool(self._filter & code_names.UNSPELLED) and not objects.is_trusted(cls)
+        self._state(value, variable, name, everything=unspelled or isinstance(value, objects.RECORDS))
+        for base, key, held in objects.data_of_class(
+            cls, sorted(self._filter & set(dir(cls)) - objects.state_of(value).keys())
+        ):
             path = f"{self._source.bind(base)}.__dict__[{key!r}]"
             self.visit(held, path, f"{name}.{key}", Attribute(base, key))
 
     def _state(self, value: Any, variable: str, name: str, *, everything: bool) -> None:
         """The `__dict__` of an object: those of its attributes that code mentions, and that there are no others."""
-        state = state_of(value)
+        state = objects.state_of(value)
         if not state and not hasattr(value, "__dict__"):
             return
         self.containers.append((name, state))

@@ -9,7 +9,7 @@ from torch import nn
 from aotkit.api import extract
 from aotkit.benchmark import BenchReport, bench
 from aotkit.benchmark.workloads import ResidualLoss, gpt2, padded_texts, tutorial, tutorial_inputs
-from aotkit.recipe import default_backend
+from aotkit.registry import default_backend
 
 SECONDS = 4.0  # of measuring for each workload; compiling takes longer
 

@@ -52,8 +52,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _compiled(target: "Target", options: argparse.Namespace) -> "CompiledFunction[..., object]":
-    from aotkit.compiled import CompiledFunction, CompiledModule, function_of
-    from aotkit.compiler import compile
+    from aotkit.compiled import CompiledFunction, CompiledModule, compile, function_of
 
     fn = target.fn
     if not isinstance(fn, CompiledFunction | CompiledModule):

@@ -1,14 +1,16 @@
-"""What `compile` returns: functions, methods and modules whose calls run compiled graphs, and what explains them."""
+"""`compile`, and what it returns: functions, methods and modules that run compiled graphs, and what explains them.
 
-from aotkit.compiled.function import Capture, CompiledFunction, OnError, options_of
-from aotkit.compiled.modules import CompiledModule, compile_module, function_of
+Read `compiler` first.
+"""
+
+from aotkit.compiled.compiler import Capture, compile
+from aotkit.compiled.function import CompiledFunction
+from aotkit.compiled.modules import CompiledModule, function_of
 
 __all__ = [
     "Capture",
     "CompiledFunction",
     "CompiledModule",
-    "OnError",
-    "compile_module",
+    "compile",
     "function_of",
-    "options_of",
 ]

@@ -9,44 +9,25 @@ import functools
 import inspect
 import operator
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import torch
 
-from aotkit.capture import DirectFunction, DynamoFunction, Entry, Failure
+from aotkit.capture import DirectFunction, DynamoFunction, Entry, Failure, recipe_of
 from aotkit.checking import CheckReport, raise_if_different
 from aotkit.compiled.explanation import Explanation
-from aotkit.compiled.methods import BoundFunction
 from aotkit.errors import EagerOnly, OwnError, TraceError, warn_of_eager_call
 from aotkit.graphs import Graphs
-from aotkit.interfaces import Partitioner
-from aotkit.recipe import Randomness, recipe_of
-from aotkit.registry import BackendSpec
 from aotkit.runtime import COMPILE_LOCK
 from aotkit.torch_private.switches import why_eager
 
+if TYPE_CHECKING:
+    from aotkit.compiled.compiler import Options
+
 P = ParamSpec("P")
 R = TypeVar("R")
-Capture = Literal["auto", "aot", "dynamo"]
-OnError = Literal["raise", "eager"]
-
-
-def options_of(
-    backend: BackendSpec,
-    partition: str | Partitioner,
-    check: bool,
-    capture: str,
-    dynamic: bool | None,
-    random: str,
-    on_error: str,
-    strict: bool,
-) -> dict[str, Any]:
-    """The keyword arguments of `compile`."""
-    return {
-        "backend": backend, "partition": partition, "check": check, "capture": capture, "dynamic": dynamic,
-        "random": random, "on_error": on_error, "strict": strict,
-    }  # fmt: skip
 
 
 class CompiledFunction(Generic[P, R]):
@@ -58,29 +39,17 @@ class CompiledFunction(Generic[P, R]):
 
     __wrapped__: Callable[P, R]
 
-    def __init__(
-        self,
-        fn: Callable[P, R],
-        *,
-        backend: BackendSpec,
-        partition: str | Partitioner,
-        check: bool,
-        capture: Capture,
-        dynamic: bool | None,
-        random: Randomness,
-        on_error: OnError,
-        strict: bool,
-    ) -> None:
+    def __init__(self, fn: Callable[P, R], options: "Options") -> None:
         if not callable(fn):
             raise TypeError(f"compile takes a function or an nn.Module, not {fn!r}.")
-        _one_of("capture", capture, ("auto", "aot", "dynamo"))
-        _one_of("random", random, ("shared", "torch"))
-        _one_of("on_error", on_error, ("raise", "eager"))
         # The attributes of a callable object are its own state; those of a function describe it.
         functools.update_wrapper(self, fn, updated=("__dict__",) if inspect.isroutine(fn) else ())
-        self._options = options_of(backend, partition, check, capture, dynamic, random, on_error, strict)
-        self._recipe = recipe_of(fn, backend, partition, bool(dynamic), random)
-        self._direct = DirectFunction(self._recipe, check, on_error, plain=capture == "auto")
+        self._options = options
+        capture = options["capture"]
+        self._recipe = recipe_of(
+            fn, options["backend"], options["partition"], bool(options["dynamic"]), options["random"]
+        )
+        self._direct = DirectFunction(self._recipe, options["check"], options["on_error"], plain=capture == "auto")
         self._dynamo: DynamoFunction | None = None
         self._handed_over = ""  # why TorchDynamo has what is not compiled yet
         self._reasons: set[str] = set()  # why calls have run eagerly
@@ -106,15 +75,15 @@ class CompiledFunction(Generic[P, R]):
 
     def __copy__(self) -> "CompiledFunction[P, R]":
         fn = self.__wrapped__
-        return CompiledFunction(fn if inspect.isroutine(fn) else copy.copy(fn), **self._options)
+        return CompiledFunction(fn if inspect.isroutine(fn) else copy.copy(fn), self._options)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CompiledFunction[P, R]":
-        return CompiledFunction(copy.deepcopy(self.__wrapped__, memo), **self._options)
+        return CompiledFunction(copy.deepcopy(self.__wrapped__, memo), self._options)
 
     def __reduce__(self) -> Any:
         if _is_importable(self):  # as a decorated function is; the undecorated one is not
             return self.__qualname__  # type: ignore[attr-defined]
-        return functools.partial(CompiledFunction, **self._options), (self.__wrapped__,)
+        return CompiledFunction, (self.__wrapped__, self._options)
 
     def __repr__(self) -> str:
         recipe = self._recipe
@@ -160,12 +129,8 @@ class CompiledFunction(Generic[P, R]):
         if isinstance(found, DynamoFunction):
             report = found.visit(args, kwargs, check=True).report
         else:
-            try:
+            with self._refusing():
                 report = self._direct.check_again(args, kwargs)
-            except EagerOnly as e:
-                self._raise_eager(str(e))
-            except OwnError as e:
-                raise e.error from None
         raise_if_different(report)
         return report
 
@@ -177,7 +142,7 @@ class CompiledFunction(Generic[P, R]):
         """
         describe = functools.partial(Explanation, self._recipe.subject)
         try:
-            found, tensors = self._found(args, kwargs)
+            found, tensors = self._choose(args, kwargs)
             if isinstance(found, DynamoFunction):
                 visit = found.visit(args, kwargs)
                 return describe(
@@ -187,6 +152,8 @@ class CompiledFunction(Generic[P, R]):
                 )  # fmt: skip
         except EagerOnly as e:
             return describe(eager=str(e), entries=len(self._direct))
+        except OwnError as e:
+            raise e.error from None
         if isinstance(found, Failure):
             return describe(eager=str(found.error), entries=len(self._direct))
         way, measure = found.way_in, functools.partial(found.kernels, tensors)
@@ -201,10 +168,8 @@ class CompiledFunction(Generic[P, R]):
         Raises:
             TraceError: it runs eagerly.
         """
-        try:
-            found, _ = self._found(args, kwargs)
-        except EagerOnly as e:
-            self._raise_eager(str(e))
+        with self._refusing():
+            found, _ = self._choose(args, kwargs)
         if isinstance(found, Failure):
             raise found.error
         return found
@@ -212,22 +177,25 @@ class CompiledFunction(Generic[P, R]):
     def _raise_eager(self, reason: str) -> NoReturn:
         raise TraceError(f"{self._recipe.name!r} runs eagerly for these inputs: {reason}.")
 
-    def _found(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Entry | Failure | DynamoFunction, list[Any]]:
-        """What takes such a call, and its flat inputs if that is known; compiles if need be.
-
-        Raises:
-            EagerOnly: such a call runs eagerly.
-        """
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Raise a TraceError for a call that runs eagerly, and the function's own error for one in which it raises."""
         try:
-            return self._choose(args, kwargs)
+            yield
+        except EagerOnly as e:
+            self._raise_eager(str(e))
         except OwnError as e:
             raise e.error from None
 
     def _choose(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Entry | Failure | DynamoFunction, list[Any]]:
+        """What takes such a call, and its flat inputs if that is known; compiles if need be.
+
+        Raises:
+            EagerOnly: such a call runs eagerly.
+            OwnError: the function itself raises.
+        """
         if COMPILE_LOCK.is_held_here():  # Dynamo's own lock could be waited for by who waits for this one
             raise EagerOnly("it is a part of something that is being compiled as a whole", final=True)
         if (reason := why_eager()) is not None:
@@ -248,8 +216,8 @@ class CompiledFunction(Generic[P, R]):
         dynamic = self._options["dynamic"]
         if dynamic is None and self._recipe.backend.fixed_sizes:
             dynamic = False
-        options = (self._options[name] for name in ("check", "on_error", "strict"))
-        self._dynamo = DynamoFunction(self._recipe, dynamic, *options)
+        options = self._options
+        self._dynamo = DynamoFunction(self._recipe, dynamic, options["check"], options["on_error"], options["strict"])
         return self._dynamo
 
     def _call_anew(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -304,6 +272,29 @@ def _is_importable(obj: Any) -> bool:
         return False
 
 
-def _one_of(option: str, value: Any, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{option} must be one of {', '.join(map(repr, allowed))}, not {value!r}.")
+def _for_instance(name: str) -> Any:
+    """A method of a compiled function, as one of what is bound to an instance."""
+    method = getattr(CompiledFunction, name)
+
+    @functools.wraps(method)
+    def call(self: "BoundFunction", /, *args: Any, **kwargs: Any) -> Any:
+        return method(self._compiled, self.__self__, *args, **kwargs)
+
+    return call
+
+
+class BoundFunction:
+    """A compiled function bound to an instance, as methods are."""
+
+    def __init__(self, compiled: CompiledFunction[..., Any], instance: Any) -> None:
+        functools.update_wrapper(self, compiled, updated=())
+        self._compiled = compiled
+        self.__self__ = instance
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self._compiled(self.__self__, *args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return BoundFunction, (self._compiled, self.__self__)
+
+    graphs, report, check, explain = map(_for_instance, ("graphs", "report", "check", "explain"))

@@ -5,15 +5,15 @@ import functools
 import inspect
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from aotkit.checking import CheckReport
-from aotkit.compiled.explanation import Explanation
 from aotkit.compiled.function import CompiledFunction
-from aotkit.graphs import Graphs
+
+if TYPE_CHECKING:
+    from aotkit.compiled.compiler import Options
 
 
 class _Origin:
@@ -24,12 +24,12 @@ class _Origin:
         own_forward: the `forward` among its own attributes, which wins over its class's, if there is one.
     """
 
-    def __init__(self, module: nn.Module, options: dict[str, Any]) -> None:
+    def __init__(self, module: nn.Module, options: "Options") -> None:
         self.module = module
         self.options = options
         self.own_forward: Callable[..., Any] | None = module.__dict__.get("forward")
         self._class_forward: Any = type(module).forward
-        self._function: CompiledFunction[..., Any] = CompiledFunction(module.forward, **options)
+        self._function: CompiledFunction[..., Any] = CompiledFunction(module.forward, options)
 
     def function(self) -> CompiledFunction[..., Any]:
         """The compiled forward; a new one after another was assigned to the module's class."""
@@ -37,26 +37,27 @@ class _Origin:
         if self.own_forward is None and current != self._class_forward:
             self._class_forward = current
             bound = inspect.getattr_static(type(self.module), "forward").__get__(self.module, type(self.module))
-            self._function = CompiledFunction(bound, **self.options)
+            self._function = CompiledFunction(bound, self.options)
         return self._function
 
 
 class _GivesWay:
-    """A method for which a member of the user's own, by the same name, takes precedence."""
+    """A method of a compiled function, for which a member of the user's own, by the same name, takes precedence."""
 
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self._method = method
-        functools.update_wrapper(self, method)  # type: ignore[arg-type]
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
 
     def __get__(self, module: Any, owner: type | None = None) -> Any:
+        name = self._name
         if module is None:
-            return self._method
-        name = self._method.__name__
+            return getattr(CompiledFunction, name)
         of_class: Any = super(CompiledModule, module)
         if hasattr(of_class, name):
             return getattr(of_class, name)
-        members = (module._parameters, module._buffers, module._modules)
-        return next((group[name] for group in members if name in group), types.MethodType(self._method, module))
+        for members in (module._parameters, module._buffers, module._modules):
+            if name in members:
+                return members[name]
+        return getattr(function_of(module), name)
 
 
 class CompiledModule(nn.Module):
@@ -71,25 +72,7 @@ class CompiledModule(nn.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Keep the hooks of the user's classes from seeing the class of a compiled module."""
 
-    @_GivesWay
-    def graphs(self, /, *args: Any, **kwargs: Any) -> Graphs:
-        """The graphs that a call with these arguments runs; compiles them if need be."""
-        return function_of(self).graphs(*args, **kwargs)
-
-    @_GivesWay
-    def report(self, /, *args: Any, **kwargs: Any) -> CheckReport:
-        """The verdict of the check for a call with these arguments; compiles if need be."""
-        return function_of(self).report(*args, **kwargs)
-
-    @_GivesWay
-    def check(self, /, *args: Any, **kwargs: Any) -> CheckReport:
-        """Compare a call with these arguments with eager again."""
-        return function_of(self).check(*args, **kwargs)
-
-    @_GivesWay
-    def explain(self, /, *args: Any, **kwargs: Any) -> Explanation:
-        """How a call with these arguments runs, and why; compiles if need be."""
-        return function_of(self).explain(*args, **kwargs)
+    graphs, report, check, explain = _GivesWay(), _GivesWay(), _GivesWay(), _GivesWay()
 
     @property
     def __wrapped__(self) -> nn.Module:
@@ -106,7 +89,7 @@ class CompiledModule(nn.Module):
         return compile_module, (uncompiled(self), type(self)._aotkit.options)
 
 
-def compile_module(module: nn.Module, options: dict[str, Any]) -> nn.Module:
+def compile_module(module: nn.Module, options: "Options") -> nn.Module:
     """A module that shares the state of `module` and calls its compiled forward."""
     if isinstance(module, CompiledModule):
         module = uncompiled(module)

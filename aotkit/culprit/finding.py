@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torch.fx import Node
 
@@ -16,12 +17,14 @@ from aotkit.culprit.subgraphs import live_values, nodes_of, steps_of
 from aotkit.culprit.trials import Trial, Trials
 from aotkit.inspection.nodes import output_nodes
 from aotkit.inspection.source import source_line
-from aotkit.recipe import Recipe
+
+if TYPE_CHECKING:
+    from aotkit.capture import Recipe
 
 
 def find(
-    recipe: Recipe,
-    attempt: Callable[[Recipe, Budget], CheckReport],
+    recipe: "Recipe",
+    attempt: "Callable[[Recipe, Budget], CheckReport]",
     run_eager: Callable[[], object],
     budget: Budget,
 ) -> Culprit | str:
@@ -36,7 +39,7 @@ def find(
         budget: the time for it, the check's part of each attempt as well; none begins when it is used up.
     """
 
-    def timed(other: Recipe) -> CheckReport:
+    def timed(other: "Recipe") -> CheckReport:
         ensure_time(budget)
         report = attempt(other, budget)
         ensure_time(budget)  # else it may have passed for want of time
@@ -52,7 +55,7 @@ def find(
 
 
 def _find(
-    recipe: Recipe, attempt: Callable[[Recipe], CheckReport], run_eager: Callable[[], object], budget: Budget
+    recipe: "Recipe", attempt: "Callable[[Recipe], CheckReport]", run_eager: Callable[[], object], budget: Budget
 ) -> Culprit:
     recorder = Recorder()
     if not attempt(replace(recipe, backend=recorder.backend(recipe.backend))).passed:
@@ -65,7 +68,7 @@ def _find(
     return _in_part(recipe, backward if is_forward_right else forward, budget)
 
 
-def _in_part(recipe: Recipe, part: Part, budget: Budget) -> Culprit:
+def _in_part(recipe: "Recipe", part: Part, budget: Budget) -> Culprit:
     trials = Trials(part, compiler_of(recipe.backend, part.compiler), budget)
     if (whole := trials.whole()) is None:
         raise NotFound(f"compiled and called on its own, the {part.name} is right")
@@ -80,7 +83,7 @@ def _in_part(recipe: Recipe, part: Part, budget: Budget) -> Culprit:
     return _culprit(recipe, trials, kept[-1][0], trial)
 
 
-def _wrong_outputs(recipe: Recipe, trials: Trials, whole: Trial) -> Culprit:
+def _wrong_outputs(recipe: "Recipe", trials: Trials, whole: Trial) -> Culprit:
     gm = trials.part.gm
     outputs = output_nodes(gm)
     trial = trials.piece([], outputs)
@@ -88,7 +91,7 @@ def _wrong_outputs(recipe: Recipe, trials: Trials, whole: Trial) -> Culprit:
     return _culprit(recipe, trials, gm.graph.output_node(), trial)
 
 
-def _culprit(recipe: Recipe, trials: Trials, node: Node, trial: Trial) -> Culprit:
+def _culprit(recipe: "Recipe", trials: Trials, node: Node, trial: Trial) -> Culprit:
     culprit = Culprit(
         part=trials.part.name,
         node=node.name,

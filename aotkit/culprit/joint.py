@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,14 +20,16 @@ from aotkit.culprit.tracing import wrong_trace
 from aotkit.inspection.source import source_line
 from aotkit.passes import copy_graph, generators_of
 from aotkit.random import random_state, set_random_states
-from aotkit.recipe import Recipe
 from aotkit.torch_private.switches import without_autocast
+
+if TYPE_CHECKING:
+    from aotkit.capture import Recipe
 
 
 def wrong_before_compilers(
-    recipe: Recipe,
+    recipe: "Recipe",
     parts: Mapping[str, Part],
-    attempt: Callable[[Recipe], CheckReport],
+    attempt: "Callable[[Recipe], CheckReport]",
     run_eager: Callable[[], object],
     budget: Budget,
 ) -> Culprit:
@@ -83,7 +85,7 @@ class _JointKeeper:
         return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
 
-def _wrong_cut(recipe: Recipe, parts: Mapping[str, Part], keeper: _JointKeeper, budget: Budget) -> Culprit:
+def _wrong_cut(recipe: "Recipe", parts: Mapping[str, Part], keeper: _JointKeeper, budget: Budget) -> Culprit:
     """The first node of the two graphs whose value is not that of the joint graph's node of the same name."""
     joint, forward, backward = keeper.joint, parts["fw_compiler"], parts["bw_compiler"]
     assert joint is not None  # it was partitioned

@@ -2,11 +2,13 @@
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aotkit.culprit.parts import compiler_of
-from aotkit.recipe import Recipe
 from aotkit.registry import BACKENDS, PARTITIONERS, get_backend, get_partitioner
+
+if TYPE_CHECKING:
+    from aotkit.capture import Recipe
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class PlugIn:
         return f"    raise SystemExit({message!r})"
 
 
-def compiler_plugin(recipe: Recipe, attribute: str) -> PlugIn:
+def compiler_plugin(recipe: "Recipe", attribute: str) -> PlugIn:
     """The compiler that the recipe's backend has in this attribute."""
     name, backend, function = recipe.backend_name, recipe.backend, compiler_of(recipe.backend, attribute)
     attribute = attribute if getattr(backend, attribute) is not None else "fw_compiler"
@@ -48,7 +50,7 @@ def compiler_plugin(recipe: Recipe, attribute: str) -> PlugIn:
     return PlugIn("compiler", f"the graph compiler of backend {name!r}", function, named)
 
 
-def partitioner_plugin(recipe: Recipe) -> PlugIn:
+def partitioner_plugin(recipe: "Recipe") -> PlugIn:
     """The recipe's partitioner."""
     name, function = recipe.partition_name, recipe.partition
     is_named = PARTITIONERS.is_installed(name) and get_partitioner(name) == function

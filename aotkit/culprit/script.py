@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,9 @@ from aotkit.culprit.result import Culprit, NotFound
 from aotkit.culprit.trials import Trial, replay
 from aotkit.joint import JOINT_TAGS
 from aotkit.random import random_state
-from aotkit.recipe import Recipe
+
+if TYPE_CHECKING:
+    from aotkit.capture import Recipe
 
 # Values of more elements are not written into a script.
 MOST_ELEMENTS = 4096
@@ -103,7 +105,7 @@ class Reproduction:
         return report
 
 
-def compiler_script(culprit: Culprit, recipe: Recipe, attribute: str, trial: Trial) -> str | None:
+def compiler_script(culprit: Culprit, recipe: "Recipe", attribute: str, trial: Trial) -> str | None:
     """A program that reproduces a wrong compilation.
 
     Args:
@@ -114,7 +116,7 @@ def compiler_script(culprit: Culprit, recipe: Recipe, attribute: str, trial: Tri
     return _script(Reproduction(title + _where(culprit), trial.gm, trial.inputs, (), plugin, replay, {}))
 
 
-def partitioner_script(culprit: Culprit, recipe: Recipe, cut: Cut) -> str | None:
+def partitioner_script(culprit: Culprit, recipe: "Recipe", cut: Cut) -> str | None:
     """A program that reproduces a wrong partition."""
     where = f"at {culprit.node}" if culprit.node else "in what the two parts return"
     title = f"Partitioner {recipe.partition_name!r} cuts a joint graph wrongly, {where}."

@@ -1,14 +1,15 @@
 """What a compiled graph launches, whether its compiler tells or not."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.fx import GraphModule, Interpreter, Node
 
 from aotkit.inspection.nodes import is_operation, operator_name
-from aotkit.interfaces import Explained, Kernel
+from aotkit.interfaces import Boxed, Explained, Kernel
 from aotkit.passes import changes_inputs, is_view
 from aotkit.stages import Product, boxed_call
 
@@ -84,35 +85,55 @@ class BlackBox:
             return self._run(inputs)
 
 
+class Step(NamedTuple):
+    """One of several graphs that run one after the other, over one list of values.
+
+    Attributes:
+        product: what its compiler made of it.
+        run: the same to call.
+        takes: where its inputs are.
+        frees: which of these are done then.
+        gives: where its outputs go.
+    """
+
+    product: Product
+    run: Boxed
+    takes: Sequence[int]
+    frees: Sequence[int]
+    gives: slice
+
+
 class Sequential:
-    """Graphs that run one after the other, over one list of values.
+    """Graphs that run one after the other.
 
     Args:
-        steps: (what runs, where its inputs are, which of these are done then, where its outputs go).
         blank: as many as there are values, of which the first are the inputs.
         constants: follow them in the list.
         where: the results are in the list.
     """
 
+    _boxed_call = True
+
     def __init__(
-        self,
-        steps: Sequence[tuple[Product, Sequence[int], Sequence[int], slice]],
-        blank: Sequence[None],
-        constants: Sequence[Any],
-        where: Sequence[int],
+        self, steps: Sequence[Step], blank: Sequence[None], constants: Sequence[Any], where: Sequence[int]
     ) -> None:
-        self._steps = [(explained(product), takes, frees, gives) for product, takes, frees, gives in steps]
+        self._places = [(step.takes, step.frees, step.gives) for step in steps]
+        self._runs = [step.run for step in steps]
+        self._explained = [explained(step.product) for step in steps]
         self._blank, self._constants, self._where = blank, constants, where
         self._counts: list[int] | None = None
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        return self._run(inputs, self._runs)
 
     def kernels(self, inputs: Sequence[Any]) -> list[Kernel]:
         found: list[list[Kernel]] = []
 
-        def run(step: Explained, args: list[Any]) -> Sequence[Any]:
+        def told(step: Explained, args: list[Any]) -> Sequence[Any]:
             found.append(list(step.kernels(args)))
             return step.observed(args, lambda _: nullcontext())
 
-        self._run([*inputs], run)
+        self._run([*inputs], [functools.partial(told, step) for step in self._explained])
         self._counts = [len(kernels) for kernels in found]
         return [kernel for kernels in found for kernel in kernels]
 
@@ -120,20 +141,19 @@ class Sequential:
         if self._counts is None:
             self.kernels([*inputs])
         assert self._counts is not None
-        firsts = iter([sum(self._counts[:i]) for i in range(len(self._steps))])
 
-        def run(step: Explained, args: list[Any]) -> Sequence[Any]:
-            first = next(firsts)
+        def timed(step: Explained, first: int, args: list[Any]) -> Sequence[Any]:
             return step.observed(args, lambda i: around(first + i))
 
-        return self._run(inputs, run)
+        firsts = [sum(self._counts[:i]) for i in range(len(self._counts))]
+        return self._run(inputs, [functools.partial(timed, *at) for at in zip(self._explained, firsts, strict=True)])
 
-    def _run(self, inputs: list[Any], run: Callable[[Explained, list[Any]], Sequence[Any]]) -> list[Any]:
+    def _run(self, inputs: list[Any], runs: Sequence[Boxed]) -> list[Any]:
         values = [*inputs, *self._blank[len(inputs) :], *self._constants]
         inputs.clear()
-        for step, takes, frees, gives in self._steps:
+        for run, (takes, frees, gives) in zip(runs, self._places, strict=True):
             args = [values[i] for i in takes]
             for i in frees:
                 values[i] = None
-            values[gives] = run(step, args)
+            values[gives] = run(args)
         return [values[i] for i in self._where]

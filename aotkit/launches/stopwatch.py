@@ -2,11 +2,10 @@
 
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Any, Protocol
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -17,53 +16,28 @@ FLUSH_BYTES = 256 * 2**20  # more than the L2 cache of any GPU
 FLUSH_SECONDS = 3e-5  # no GPU is faster
 
 Run = Callable[[Around], Sequence[Any]]
-
-
-class Clock(Protocol):
-    """Measures one run at a time."""
-
-    def measure(self, run: Run) -> tuple[Sequence[Any], float, dict[int, float]]:
-        """Returns:
-        (what `run` returns, the seconds that it takes, the seconds inside of each `around(i)`).
-        """
-        ...
+# What a run returns, the seconds that it takes, and the seconds inside of each `around(i)`.
+Timing = tuple[Sequence[Any], float, Mapping[int, float]]
+Clock = Callable[[Run], Timing]
 
 
 def clock_for(device: torch.device) -> Clock:
     """Processor time on a CPU, device time between events on a GPU."""
-    return _CudaClock(device) if device.type == "cuda" else _CpuClock()
+    return _CudaClock(device) if device.type == "cuda" else _on_cpu
 
 
-class _Span:
-    """Calls one function when it is entered, and another one when it is left."""
+def _on_cpu(run: Run) -> Timing:
+    spans: dict[int, float] = defaultdict(float)
 
-    def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
-        self._begin, self._end = begin, end
-
-    def __enter__(self) -> None:
-        self._begin()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._end()
-
-
-class _CpuClock:
-    def measure(self, run: Run) -> tuple[Sequence[Any], float, dict[int, float]]:
-        began: dict[int, float] = {}
-        spans: dict[int, float] = {}
-
-        def begin(i: int) -> None:
-            began[i] = time.perf_counter()
-
-        def end(i: int) -> None:
-            spans[i] = spans.get(i, 0.0) + time.perf_counter() - began[i]
-
-        def around(i: int) -> AbstractContextManager[None]:
-            return _Span(lambda: begin(i), lambda: end(i))
-
+    @contextmanager
+    def around(i: int) -> Iterator[None]:
         start = time.perf_counter()
-        results = run(around)
-        return results, time.perf_counter() - start, spans
+        yield
+        spans[i] += time.perf_counter() - start
+
+    start = time.perf_counter()
+    results = run(around)
+    return results, time.perf_counter() - start, spans
 
 
 class Flush:
@@ -102,13 +76,16 @@ class _CudaClock:
         # Seconds of the last runs: a whole graph and one kernel by kernel, forward and backward, take turns.
         self._launching = deque([0.0], maxlen=4)
 
-    def measure(self, run: Run) -> tuple[Sequence[Any], float, dict[int, float]]:
+    def __call__(self, run: Run) -> Timing:
         pairs: list[tuple[int, Any, Any]] = []
 
-        def around(i: int) -> AbstractContextManager[None]:
+        @contextmanager
+        def around(i: int) -> Iterator[None]:
             start, end = events()
             pairs.append((i, start, end))
-            return _Span(start.record, end.record)
+            start.record()
+            yield
+            end.record()
 
         with torch.cuda.device(self._device):
             torch.cuda.synchronize()
@@ -120,7 +97,7 @@ class _CudaClock:
             end.record()
             self._launching.append(time.perf_counter() - host)
             torch.cuda.synchronize()
-        spans: dict[int, float] = {}
+        spans: dict[int, float] = defaultdict(float)
         for i, first, last in pairs:
-            spans[i] = spans.get(i, 0.0) + seconds_between(first, last)
+            spans[i] += seconds_between(first, last)
         return results, seconds_between(start, end), spans

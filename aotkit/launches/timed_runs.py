@@ -16,7 +16,7 @@ from aotkit.inspection.nodes import size_hint
 from aotkit.interfaces import Kernel
 from aotkit.launches.allocations import Mark, most_between_marks
 from aotkit.launches.graph_launches import BlackBox, explained
-from aotkit.launches.stopwatch import Clock, clock_for
+from aotkit.launches.stopwatch import Clock, Timing, clock_for
 from aotkit.random import random_state
 from aotkit.stages import Product, boxed_call
 from aotkit.torch_private.autograd import is_profiling
@@ -120,13 +120,13 @@ def _watch(times: Times, graphs: Graphs, products: Mapping[str, Product], given:
             times.peaks.setdefault(role, {})[number] = peak
 
 
-def _measured(clock: Clock, product: Product, inputs: Sequence[Any]) -> tuple[Sequence[Any], float, dict[int, float]]:
+def _measured(clock: Clock, product: Product, inputs: Sequence[Any]) -> Timing:
     """Run a graph as it runs in a call, and once more kernel by kernel: its results, its time, its kernels' times."""
     whole, apart = boxed_call(getattr(product.run, "unrecorded", product.run)), explained(product)
     given = _copies(inputs)
-    _, total, _ = clock.measure(lambda around: whole(given))
+    _, total, _ = clock(lambda around: whole(given))
     given = _copies(inputs)
-    results, _, spans = clock.measure(lambda around: apart.observed(given, around))
+    results, _, spans = clock(lambda around: apart.observed(given, around))
     return results, total, spans
 
 

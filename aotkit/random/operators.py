@@ -90,11 +90,10 @@ def _complex(fill: Fill, scale: float) -> Fill:
 
 def _factory(fill: Fill) -> Any:
     def new(
-        draws: Draws, size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
-        generator: Any = None,
-    ) -> Any:  # fmt: skip
+        draws: Draws, size: Any, *, dtype: Any = None, device: Any = None, generator: Any = None, **options: Any
+    ) -> Any:
         dtype = dtype or torch.get_default_dtype()
-        if pin_memory or layout not in (None, torch.strided) or not _is_drawn(dtype):
+        if not _is_plain(options) or not _is_drawn(dtype):
             return NotImplemented
         return fill(draws, tuple(size), dtype, _device(device)).to(dtype)
 
@@ -104,7 +103,7 @@ def _factory(fill: Fill) -> Any:
 def _factory_like(fill: Fill) -> Any:
     def new(draws: Draws, like: Tensor, *, generator: Any = None, **options: Any) -> Any:
         dtype = options.get("dtype") or like.dtype
-        if options.get("pin_memory") or not _is_strided(like, options) or not _is_drawn(dtype):
+        if not _is_plain(options, like) or not _is_drawn(dtype):
             return NotImplemented
         result = torch.empty_like(like, **options)
         return result.copy_(fill(draws, result.shape, dtype, result.device))
@@ -116,8 +115,10 @@ def _is_drawn(dtype: torch.dtype) -> bool:
     return dtype in BITS or dtype in (torch.float64, torch.complex64, torch.complex128)
 
 
-def _is_strided(like: Tensor, options: dict[str, Any]) -> bool:
-    return like.layout is torch.strided and options.get("layout") in (None, torch.strided)
+def _is_plain(options: dict[str, Any], *like: Tensor) -> bool:
+    """Whether what an operator makes is strided, and not in pinned memory."""
+    layouts = [options.get("layout"), *(tensor.layout for tensor in like)]
+    return not options.get("pin_memory") and all(layout in (None, torch.strided) for layout in layouts)
 
 
 def _device(device: Any) -> torch.device:
@@ -196,10 +197,6 @@ def _holds(dtype: torch.dtype, *values: int) -> bool:
     return dtype in INTEGER_BITS and all(torch.iinfo(dtype).min <= v <= torch.iinfo(dtype).max for v in values)
 
 
-def _random_to(draws: Draws, self: Tensor, end: int) -> Any:
-    return _random_values(draws, self, 0, end)
-
-
 def _native_dropout(draws: Draws, input: Tensor, p: float, train: bool | None) -> Any:
     if train is False or not 0 <= p <= 1 or input.layout is not torch.strided:
         return NotImplemented
@@ -207,32 +204,24 @@ def _native_dropout(draws: Draws, input: Tensor, p: float, train: bool | None) -
     return input * kept * (0.0 if p == 1 else 1 / (1 - p)), kept
 
 
-def _randint(draws: Draws, low: int, high: int, size: Any, *, dtype: Any = None, **options: Any) -> Any:
-    if options.pop("generator", None) is not None or options.get("pin_memory") or not 0 < high - low <= 2**63:
+def _randint(
+    draws: Draws, low: int, high: int, size: Any, *, dtype: Any = None, device: Any = None, **options: Any
+) -> Any:
+    if not _is_plain(options) or not 0 < high - low <= 2**63:
         return NotImplemented
-    if options.get("layout") not in (None, torch.strided):
-        return NotImplemented
-    return (_integers(draws, tuple(size), high - low, _device(options.get("device"))) + low).to(dtype or torch.int64)
-
-
-def _randint_below(draws: Draws, high: int, size: Any, **options: Any) -> Any:
-    return _randint(draws, 0, high, size, **options)
+    return (_integers(draws, tuple(size), high - low, _device(device)) + low).to(dtype or torch.int64)
 
 
 def _randint_like(draws: Draws, like: Tensor, low: int, high: int, **options: Any) -> Any:
-    if options.get("pin_memory") or not _is_strided(like, options) or not 0 < high - low <= 2**63:
+    if not _is_plain(options, like) or not 0 < high - low <= 2**63:
         return NotImplemented
     result = torch.empty_like(like, **options)
     return result.copy_(_integers(draws, result.shape, high - low, result.device) + low)
 
 
-def _randint_like_below(draws: Draws, like: Tensor, high: int, **options: Any) -> Any:
-    return _randint_like(draws, like, 0, high, **options)
-
-
 def _randperm(draws: Draws, n: int, *, dtype: Any = None, device: Any = None, **options: Any) -> Any:
     """The order of random 63-bit numbers."""
-    if options.get("pin_memory") or options.get("layout") not in (None, torch.strided):
+    if not _is_plain(options):
         return NotImplemented
     return _integers(draws, (n,), 2**63, _device(device)).argsort(stable=True).to(dtype or torch.int64)
 
@@ -264,11 +253,6 @@ def _rrelu(draws: Draws, self: Tensor, noise: Tensor, lower: float = 1 / 8, uppe
     slope = _uniform_values(draws, self, lower, upper)
     noise.copy_(torch.where(self <= 0, slope, 1.0))
     return self * noise
-
-
-def _rrelu_in_place(draws: Draws, self: Tensor, noise: Tensor, *args: Any, **kwargs: Any) -> Any:
-    found = _rrelu(draws, self, noise, *args, **kwargs)
-    return found if found is NotImplemented else self.copy_(found)
 
 
 def _normal_of(draws: Draws, mean: Any, std: Any = 1.0, **options: Any) -> Any:
@@ -311,17 +295,17 @@ OPERATORS: dict[Any, Callable[..., Any]] = {
     aten.exponential.default: _functional(_exponential_values),
     aten.log_normal_.default: _in_place(_log_normal_values),
     aten.log_normal.default: _functional(_log_normal_values),
-    aten.randint.default: _randint_below,
+    aten.randint.default: lambda draws, high, size, **options: _randint(draws, 0, high, size, **options),
     aten.randint.low: _randint,
-    aten.randint_like.default: _randint_like_below,
+    aten.randint_like.default: lambda draws, like, high, **options: _randint_like(draws, like, 0, high, **options),
     aten.randint_like.low_dtype: _randint_like,
     getattr(aten.random_, "from"): _in_place(_random_values),
-    aten.random_.to: _in_place(_random_to),
+    aten.random_.to: _in_place(lambda draws, self, end: _random_values(draws, self, 0, end)),
     aten.random_.default: _in_place(_random_values),
     aten.randperm.default: _randperm,
     aten.multinomial.default: _multinomial,
     aten.rrelu_with_noise.default: _rrelu,
-    aten.rrelu_with_noise_.default: _rrelu_in_place,
+    aten.rrelu_with_noise_.default: _in_place(_rrelu),
 }
 
 

@@ -1,6 +1,7 @@
 """Graphs whose nodes are merged, and which stay acyclic."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from graphlib import TopologicalSorter
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
@@ -132,19 +133,14 @@ def in_order(after: Mapping[T, Collection[T]], position: Callable[[T], int]) -> 
         after: node -> what it comes after.
         position: different for each node.
     """
-    at = {position(node): node for node in after}
-    missing = {node: len(before) for node, before in after.items()}
-    followers: dict[T, list[int]] = {node: [] for node in after}
-    for place, node in at.items():
-        for before in after[node]:
-            followers[before].append(place)
-    ready = [place for place, node in at.items() if not missing[node]]
-    heapify(ready)
+    sorter = TopologicalSorter(after)
+    sorter.prepare()
+    ready: list[tuple[int, T]] = []
     order: list[T] = []
-    while ready:
-        order.append(node := at[heappop(ready)])
-        for place in followers[node]:
-            missing[at[place]] -= 1
-            if not missing[at[place]]:
-                heappush(ready, place)
+    while sorter.is_active():
+        for node in sorter.get_ready():
+            heappush(ready, (position(node), node))
+        _, first = heappop(ready)
+        order.append(first)
+        sorter.done(first)
     return order

@@ -1,14 +1,17 @@
 """What to compile, and how: names of backends and partitioners, resolved."""
 
 import functools
-import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torch import Tensor
+
 from aotkit.graphs import Graphs
 from aotkit.interfaces import Backend, Partitioner
-from aotkit.registry import BackendSpec, get_backend, get_partitioner, name_of
+from aotkit.random import Draws, SharedRandom
+from aotkit.registry import BackendSpec, default_backend, get_backend, get_partitioner, name_of
 from aotkit.stages import Pipeline
 
 Randomness = Literal["shared", "torch"]
@@ -38,6 +41,14 @@ class Recipe:
         new_graphs = functools.partial(Graphs, name=self.name, backend=self.backend_name, partition=self.partition_name)
         return Pipeline(new_graphs, self.backend, self.partition)
 
+    def randomness(self, seed: Tensor | None) -> AbstractContextManager[Any]:
+        """What the function runs under, so that it draws its random numbers from a seed.
+
+        Raises:
+            SeedNeeded: it draws, and there is none.
+        """
+        return SharedRandom(Draws(seed)) if self.random == "shared" else nullcontext()
+
     @property
     def subject(self) -> str:
         return f"{self.name!r} with backend {self.backend_name!r} and partition {self.partition_name!r}"
@@ -59,13 +70,3 @@ def recipe_of(
         dynamic=dynamic,
         random=random,
     )
-
-
-def default_backend() -> str:
-    """What backend "auto" stands for here."""
-    return "inductor" if cpp_compiler() else "nop"
-
-
-def cpp_compiler() -> str | None:
-    """Where there is a C++ compiler, or None."""
-    return next(filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None)

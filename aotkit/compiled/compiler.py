@@ -1,61 +1,43 @@
 """`compile`: from a Python function or module to one that runs compiled forward and backward graphs."""
 
 import functools
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from torch import nn
 
-from aotkit.compiled import Capture, CompiledFunction, OnError, compile_module, options_of
+from aotkit.capture import Randomness
+from aotkit.compiled.function import CompiledFunction
+from aotkit.compiled.modules import compile_module
 from aotkit.interfaces import Partitioner
-from aotkit.recipe import Randomness
 from aotkit.registry import BackendSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=nn.Module)
+Capture = Literal["auto", "aot", "dynamo"]
+OnError = Literal["raise", "eager"]
+
+
+class Options(TypedDict, total=False):
+    """See `compile`."""
+
+    backend: BackendSpec
+    partition: str | Partitioner
+    check: bool
+    capture: Capture
+    dynamic: bool | None
+    random: Randomness
+    on_error: OnError
+    strict: bool
 
 
 @overload
-def compile(  # type: ignore[overload-overlap]
-    fn: M,
-    /,
-    *,
-    backend: BackendSpec = ...,
-    partition: str | Partitioner = ...,
-    check: bool = ...,
-    capture: Capture = ...,
-    dynamic: bool | None = ...,
-    random: Randomness = ...,
-    on_error: OnError = ...,
-    strict: bool = ...,
-) -> M: ...
+def compile(fn: M, /, **options: Unpack[Options]) -> M: ...  # type: ignore[overload-overlap]
 @overload
-def compile(
-    fn: Callable[P, R],
-    /,
-    *,
-    backend: BackendSpec = ...,
-    partition: str | Partitioner = ...,
-    check: bool = ...,
-    capture: Capture = ...,
-    dynamic: bool | None = ...,
-    random: Randomness = ...,
-    on_error: OnError = ...,
-    strict: bool = ...,
-) -> "CompiledFunction[P, R]": ...
+def compile(fn: Callable[P, R], /, **options: Unpack[Options]) -> CompiledFunction[P, R]: ...
 @overload
-def compile(
-    *,
-    backend: BackendSpec = ...,
-    partition: str | Partitioner = ...,
-    check: bool = ...,
-    capture: Capture = ...,
-    dynamic: bool | None = ...,
-    random: Randomness = ...,
-    on_error: OnError = ...,
-    strict: bool = ...,
-) -> "Callable[[Callable[P, R]], CompiledFunction[P, R]]": ...
+def compile(**options: Unpack[Options]) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
 def compile(
     fn: Any = None,
     /,
@@ -103,9 +85,20 @@ def compile(
         UnknownNameError, UnavailableError: the backend or partitioner cannot be had.
         TypeError, ValueError: an argument is none of the above.
     """
-    options = options_of(backend, partition, check, capture, dynamic, random, on_error, strict)
+    _one_of("capture", capture, ("auto", "aot", "dynamo"))
+    _one_of("random", random, ("shared", "torch"))
+    _one_of("on_error", on_error, ("raise", "eager"))
+    options: Options = {
+        "backend": backend, "partition": partition, "check": check, "capture": capture, "dynamic": dynamic,
+        "random": random, "on_error": on_error, "strict": strict,
+    }  # fmt: skip
     if fn is None:
         return functools.partial(compile, **options)
     if isinstance(fn, nn.Module):
         return compile_module(fn, options)
-    return CompiledFunction(fn, **options)
+    return CompiledFunction(fn, options)
+
+
+def _one_of(option: str, value: Any, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{option} must be one of {', '.join(map(repr, allowed))}, not {value!r}.")

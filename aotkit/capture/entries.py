@@ -31,7 +31,7 @@ class Family:
         return None
 
 
-class Families:
+class Entries:
     """All entries of one function, the one used last first; it drops the oldest beyond `MOST_ENTRIES`.
 
     Threads read it while one of them adds to it: its tuples are replaced, never changed.
@@ -56,7 +56,7 @@ class Families:
                     continue
                 entry = other
             if family is not self._families[0]:
-                self._promote(family)
+                self._families = family, *(other for other in self._families if other is not family)
             return entry, tensors
         return None
 
@@ -77,9 +77,6 @@ class Families:
             self._families = Family(guard, entry), *self._families
         if len(self) > MOST_ENTRIES:
             self._drop()
-
-    def _promote(self, family: Family) -> None:
-        self._families = family, *(other for other in self._families if other is not family)
 
     def _drop(self) -> None:
         oldest = self._families[-1]

@@ -7,8 +7,8 @@ from typing import Any
 from torch.fx import Graph, GraphModule, Node
 
 from aotkit.inspection.nodes import producer
-from aotkit.interfaces import Boxed
-from aotkit.launches import Sequential
+from aotkit.interfaces import Boxed, Region
+from aotkit.launches import Sequential, Step
 from aotkit.regions.finding import Operations
 from aotkit.regions.quotient import in_order
 from aotkit.stages import Product, results_of
@@ -21,17 +21,19 @@ class Part:
 
     Attributes:
         nodes: in the order of the graph; with constants, which other parts may compute too.
-        compile: makes a function of their graph; None: it runs as it is.
+        choice: the backend that compiles them; None: they run as they are.
         inputs: what they read of others.
         outputs: those whose values others read.
-        product: what its compiler made of it.
+        failure: why the backend failed, if it did.
+        region: what tells of them.
     """
 
     nodes: list[Node]
-    compile: Callable[["Part"], Boxed] | None = None
+    choice: Any = None
     inputs: list[Node] = field(default_factory=list)
     outputs: list[Node] = field(default_factory=list)
-    product: Product | None = None
+    failure: str | None = None
+    region: Region | None = None
 
 
 def inputs_of(nodes: Sequence[Node]) -> list[Node]:
@@ -95,7 +97,7 @@ def parts_in_order(gm: GraphModule, ops: Operations, regions: Sequence[Part]) ->
     for place in order:
         if not isinstance(place, Node):
             parts.append(regions[place])
-        elif parts and parts[-1].compile is None:
+        elif parts and parts[-1].choice is None:
             parts[-1].nodes.append(place)
         else:
             parts.append(Part([place]))
@@ -117,64 +119,34 @@ def _constants_read(outside: Iterable[Node], regions: Sequence[Part], ops: Opera
     return found
 
 
-def run_parts(gm: GraphModule, parts: Sequence[Part]) -> Boxed:
-    """A function that runs parts one after the other, and lets go of each value after its last use."""
+def run_parts(gm: GraphModule, parts: Sequence[Part], compile: Callable[[Part], tuple[Boxed, Product]]) -> Sequential:
+    """A function that runs parts one after the other, and lets go of each value after its last use.
+
+    Args:
+        compile: makes of a part a function, and what tells of its kernels.
+    """
     results = results_of(gm)
     live = {n for n in results if isinstance(n, Node)}
     frees: list[set[Node]] = []
     for part in reversed(parts):
-        if part.compile is None:
+        if part.choice is None:
             part.nodes.sort()
             part.inputs = inputs_of(part.nodes)
             part.outputs = [n for n in part.nodes if n in live]
         frees.append(set(part.inputs) - live)
         live = live.difference(part.outputs).union(part.inputs)
     slots = {n: i for i, n in enumerate(gm.graph.find_nodes(op="placeholder"))}
-    steps, explained = [], []
+    steps = []
     for part, done in zip(parts, reversed(frees), strict=True):
-        if part.compile is None:
+        if part.choice is None:
             as_it_is = subgraph(gm, part.nodes, part.inputs, part.outputs)
-            run, part.product = boxed(as_it_is), Product(as_it_is, as_it_is)
+            run, product = boxed(as_it_is), Product(as_it_is, as_it_is)
         else:
-            run = part.compile(part)
-            assert part.product is not None
+            run, product = compile(part)
         takes = [slots[n] for n in part.inputs]
         first = len(slots)
         slots.update((n, first + i) for i, n in enumerate(part.outputs))
-        places = takes, [slots[n] for n in sorted(done)], slice(first, len(slots))
-        steps.append((run, *places))
-        explained.append((part.product, *places))
+        steps.append(Step(product, run, takes, [slots[n] for n in sorted(done)], slice(first, len(slots))))
     constants = [None if isinstance(r, Node) else r for r in results]
     where = [slots[r] if isinstance(r, Node) else len(slots) + i for i, r in enumerate(results)]
-    call = _runner(steps, [None] * len(slots), constants, where)
-    sequence = Sequential(explained, [None] * len(slots), constants, where)
-    call.kernels, call.observed = sequence.kernels, sequence.observed  # type: ignore[attr-defined]
-    return call
-
-
-def _runner(
-    steps: Sequence[tuple[Boxed, list[int], list[int], slice]],
-    blank: Sequence[None],
-    constants: Sequence[Any],
-    where: Sequence[int],
-) -> Boxed:
-    """Run steps (function, where its inputs are, which of these are done then, where its outputs go) over one list.
-
-    Args:
-        blank: as many as there are values.
-        constants: follow them in the list.
-        where: the results are in the list.
-    """
-
-    def call(inputs: list[Any]) -> list[Any]:
-        values = [*inputs, *blank[len(inputs) :], *constants]
-        inputs.clear()
-        for run, takes, frees, gives in steps:
-            args = [values[i] for i in takes]
-            for i in frees:
-                values[i] = None
-            values[gives] = run(args)
-        return [values[i] for i in where]
-
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
+    return Sequential(steps, [None] * len(slots), constants, where)

@@ -3,16 +3,19 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from aotkit.aot import pytree
 from aotkit.checking.budget import Budget
-from aotkit.checking.in_pieces import magnitude, pieces
+from aotkit.checking.in_pieces import is_floating, magnitude, pieces
 from aotkit.checking.rounding import allowed_difference
 from aotkit.checking.runs import Outcome, same_random
+
+if TYPE_CHECKING:
+    from aotkit.culprit import Culprit
 
 AGAIN = ", second backward pass"
 MOST_LINES = 20  # of a report as text: what is wrong first, then what is undecided
@@ -59,7 +62,7 @@ class CheckReport:
         comparisons: one for each output, gradient and mutated input.
         repeated: whether it held for a second run, with other values and other random numbers.
         resized: whether that run had other sizes.
-        culprit: after a failed check, an `aotkit.culprit.Culprit`, or in words why none was found.
+        culprit: after a failed check, the first wrong node, or in words why it was not found.
         search: looks for that within a budget; None where it was found, or cannot be.
     """
 
@@ -67,10 +70,10 @@ class CheckReport:
     comparisons: list[Comparison] = field(default_factory=list)
     repeated: bool = False
     resized: bool = False
-    culprit: Any = None
-    search: Callable[[Budget], Any] | None = field(default=None, repr=False, compare=False)
+    culprit: "Culprit | str | None" = None
+    search: Callable[[Budget], "Culprit | str"] | None = field(default=None, repr=False, compare=False)
 
-    def find_culprit(self, seconds: float | None = None) -> Any:
+    def find_culprit(self, seconds: float | None = None) -> "Culprit | str | None":
         """Look for what is wrong; sets `culprit`, and returns it.
 
         Args:
@@ -189,11 +192,11 @@ def compare_elements(what: str, got: Tensor, want: Tensor) -> Comparison:
     """Compare two tensors of the same shape and type."""
     if torch.equal(got, want):
         return Comparison(what)
-    if not (want.is_floating_point() or want.is_complex()):
+    if not is_floating(want):
         different = sum(int((g != w).sum()) for g, w in pieces(got, want))
         problem = f"differs in {different} of {want.numel()} elements" if different else None
         return Comparison(what, problem=problem, values=what)
-    real = want.real.dtype if want.is_complex() else want.dtype
+    real = want.real.dtype
     wide = torch.complex128 if want.is_complex() else torch.float64
     comparison, furthest, most, wrong, largest = Comparison(what, values=what), 0.0, 0.0, 0, magnitude(want)
     for g, w in pieces(got, want):

@@ -27,6 +27,11 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     yield from pieces(*(t.narrow(dim, half, first.size(dim) - half) for t in tensors))
 
 
+def is_floating(tensor: Tensor) -> bool:
+    """Whether arithmetic rounds such values."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def magnitude(tensor: Tensor) -> float:
     """The absolute value of the largest element that is finite; 0 if there is none."""
     largest = (float(part.abs().nan_to_num(0.0, 0.0, 0.0).max()) for (part,) in pieces(tensor) if part.numel())

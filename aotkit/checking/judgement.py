@@ -6,24 +6,21 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from aotkit.aot import pytree
-from aotkit.checking.budget import Budget
 from aotkit.checking.comparison import AGAIN, Comparison, compare, compare_elements
-from aotkit.checking.in_pieces import magnitude
-from aotkit.checking.references import NUDGES, References, Values
+from aotkit.checking.in_pieces import is_floating, magnitude
+from aotkit.checking.references import NUDGES, References, Values, values_of
 from aotkit.checking.rounding import (
     WORSE_THAN_EAGER,
     EagerValue,
     Spread,
     distance,
-    is_floating,
     is_less_exact,
     is_rounding,
     nudge,
     size_of,
     without_overflow,
 )
-from aotkit.checking.runs import Outcome, Plan, Run
+from aotkit.checking.runs import Baseline, Outcome
 
 # Of its size, how far off a value is that is wrong for certain though there was no time for all runs: a relu that has
 # switched in none of a few runs may yet have done so by rounding.
@@ -78,55 +75,31 @@ class Judgement:
         return self.comparisons
 
 
-def judge(
-    names: Sequence[str],
-    eager: Run,
-    tensors: Sequence[Tensor],
-    plan: Plan,
-    got: Outcome,
-    want: Outcome,
-    exactness: bool,
-    layouts: bool,
-    budget: Budget,
-) -> Judgement:
+def judge(baseline: Baseline, got: Outcome, exactness: bool) -> Judgement:
     """Compare a run with eager's.
 
     Args:
-        names: one for each tensor.
-        tensors: what both ran on copies of.
-        plan: how eager ran.
         exactness: also complain where eager is far more exact.
-        layouts: whether outputs have to have eager's strides.
-        budget: for runs that settle what is in doubt.
     """
-    comparisons = compare(names, got, want, layouts)
+    names = baseline.names
+    comparisons = compare(names, got, baseline.want, baseline.layouts)
     # Only what differs by its elements can be rounding; nothing excuses the rest.
     if any(c.problem and c.values is None for c in comparisons):
         return Judgement(comparisons)
-    found = [c for c in comparisons if c.problem or (exactness and c.error)]
     again = zip(names, got.again or (), strict=False)
     values = values_of(names, got) | {f"gradient of {n}{AGAIN}": g.detach() for n, g in again if g is not None}
-    return doubted(found, values, comparisons, eager, tensors, plan, want, names, budget)
+    return doubted(baseline, comparisons, values, exactness)
 
 
-def doubted(
-    found: Sequence[Comparison],
-    got: Values,
-    comparisons: list[Comparison],
-    eager: Run,
-    tensors: Sequence[Tensor],
-    plan: Plan,
-    want: Outcome,
-    names: Sequence[str],
-    budget: Budget,
-) -> Judgement:
-    """A judgement in which these comparisons are in doubt.
+def doubted(baseline: Baseline, comparisons: list[Comparison], got: Values, exactness: bool = False) -> Judgement:
+    """A judgement in which all complaints are in doubt that rounding may explain.
 
     Args:
         got: the compiled values, by what the comparisons are of.
-        comparisons: all of them.
+        exactness: as for `judge`.
     """
-    eagers = values_of(names, want) if found else {}
+    found = [c for c in comparisons if c.problem or (exactness and c.error)]
+    eagers = values_of(baseline.names, baseline.want) if found else {}
     largest = functools.cache(functools.partial(_largest, eagers))
     doubts = [
         Doubt(c, c.values, got[c.what], EagerValue(eagers[c.values], largest(_kind(c.values))))
@@ -135,9 +108,7 @@ def doubted(
     ]
     if not doubts:
         return Judgement(comparisons)
-    wanted = {doubt.name: doubt.eager.value for doubt in doubts}
-    references = References(eager, tensors, want, plan, wanted, functools.partial(values_of, names), budget)
-    return Judgement(comparisons, doubts, references)
+    return Judgement(comparisons, doubts, References(baseline, {doubt.name: doubt.eager.value for doubt in doubts}))
 
 
 def _complain_of_exactness(doubt: Doubt, exact: Tensor) -> None:
@@ -173,10 +144,7 @@ def _excuse_rounding(doubts: Sequence[Doubt], references: References) -> None:
             fewer = NUDGES / max(references.nudges, 1)
             larger = functools.partial(_scaled, references, fewer)
             if not _is_gross(doubt, references) or (references.nudges and _excused(doubt, references, larger)):
-                c.problem, c.undecided = (
-                    None,
-                    f"{c.problem}, perhaps by rounding: {NO_MEANS}",
-                )
+                c.problem, c.undecided = None, f"{c.problem}, perhaps by rounding: {NO_MEANS}"
                 continue
         if not _is_steady(doubt, references):
             c.problem = f"{c.problem}; eager itself gives something else each time"
@@ -197,7 +165,7 @@ def _is_gross(doubt: Doubt, references: References) -> bool:
     if off <= GROSS * size_of(exact, want):
         return False
     # What is smaller than the rounding of the largest of its kind, eager may have by chance, as a zero in float16.
-    noise = nudge(want.real.dtype if want.is_complex() else want.dtype) * doubt.eager.largest
+    noise = nudge(want.real.dtype) * doubt.eager.largest
     is_near = WORSE_THAN_EAGER * max(distance(want, exact, want), noise) < off
     return references.nudges > 0 or (references.is_wide and is_near)
 
@@ -227,19 +195,11 @@ def _is_steady(doubt: Doubt, references: References) -> bool:
     return references.is_steady(doubt.name, doubt.eager.largest if is_gradient else 0.0)
 
 
-def values_of(names: Sequence[str], outcome: Outcome) -> Values:
-    """Outputs, gradients and mutated inputs by the names that comparisons have."""
-    found = {f"output {i}": v for i, v in enumerate(pytree.tree_leaves(outcome.outputs))}
-    found |= {f"gradient of {n}": v for n, v in zip(names, outcome.gradients or (), strict=False)}
-    found |= {f"input {n} after the call": v for n, v in zip(names, outcome.inputs, strict=True)}
-    return {what: v.detach() for what, v in found.items() if isinstance(v, Tensor) and not v.is_meta}
-
-
 def _kind(what: str) -> str:
     return what.partition(" ")[0]
 
 
 def _largest(values: Values, kind: str) -> float:
     """The magnitude of the largest value of a kind: outputs, gradients or inputs."""
-    alike = [v for what, v in values.items() if _kind(what) == kind]
-    return max((magnitude(v) for v in alike if v.is_floating_point() or v.is_complex()), default=0.0)
+    alike = (v for what, v in values.items() if _kind(what) == kind)
+    return max((magnitude(v) for v in alike if is_floating(v)), default=0.0)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from aotkit.checking.in_pieces import are_finite, ends, pieces
+from aotkit.checking.in_pieces import are_finite, ends, is_floating, pieces
 
 SEED = 0xF12E5
 SMALLEST = 1e-3  # the smallest factor
@@ -22,19 +22,21 @@ def far_values(values: Tensor) -> Tensor:
     remain such. Indices that are in range may yet not be so together: that would end the process on a CUDA device, so
     integers and masks stay as they are there.
     """
-    if values.is_cuda and not (values.is_floating_point() or values.is_complex()):
+    if values.is_cuda and not is_floating(values):
         return values.clone()
     return _in_pieces(values, _far(values))
 
 
 def near_values(values: Tensor) -> Tensor:
     """The same integers, and floating-point values up to a quarter nearer to zero."""
-    if not (values.is_floating_point() or values.is_complex()):
+    if not is_floating(values):
         return values.clone()
     draw = _Draw(values)
-    return _in_pieces(
-        values, lambda part: part * draw.each(part, lambda amounts: 1 - amounts / 4).to(values.real.dtype)
-    )
+
+    def nearer(part: Tensor) -> Tensor:
+        return part * draw.each(part, lambda amounts: 1 - amounts / 4).to(values.real.dtype)
+
+    return _in_pieces(values, nearer)
 
 
 Change = Callable[[Tensor], Tensor]

@@ -1,7 +1,7 @@
 """Runs of the eager function that tell what rounding does to it, as there is time and memory."""
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aotkit.aot import pytree
 from aotkit.aot.randomness import SameDraws
 from aotkit.aot.stochastic import Exactness, ResultTypes, StochasticArithmetic
 from aotkit.aot.unwritten import Filled
 from aotkit.aot.widened import Widened
-from aotkit.checking.budget import Budget
-from aotkit.checking.in_pieces import same_values
-from aotkit.checking.rounding import Spread, are_close, distance, in_float64, is_floating, nudge, size_of
-from aotkit.checking.runs import Outcome, Plan, Run, run_on_copies, same_random
+from aotkit.checking.in_pieces import is_floating, same_values
+from aotkit.checking.rounding import Spread, are_close, distance, in_float64, nudge, size_of
+from aotkit.checking.runs import Baseline, Outcome, run_on_copies, same_random
 from aotkit.errors import is_out_of_memory
 
 # How often rounded values are moved to see how sensitive a result is, and how often eager runs where its runs differ.
@@ -35,9 +35,8 @@ class References:
     Only the values that are in doubt are kept of them.
 
     Args:
+        baseline: the run in which they are. No more runs begin when its budget is used up.
         wanted: those values by name, as eager gave them.
-        values_of: from an outcome to all its values by name.
-        budget: no more runs begin when it is used up.
 
     Attributes:
         is_wide: whether `exact` is of float64. It is eager's own where the function does not take that, or draws other
@@ -47,25 +46,16 @@ class References:
         varies: whether eager gave something else when it ran again.
     """
 
-    def __init__(
-        self,
-        eager: Run,
-        tensors: Sequence[Tensor],
-        want: Outcome,
-        plan: Plan,
-        wanted: Values,
-        values_of: Callable[[Outcome], Values],
-        budget: Budget,
-    ) -> None:
-        kinds = [t.dtype for t in tensors if t.is_floating_point()]
+    def __init__(self, baseline: Baseline, wanted: Values) -> None:
+        kinds = [t.dtype for t in baseline.tensors if t.is_floating_point()]
         self._dtype = kinds[0] if kinds else torch.get_default_dtype()
-        self._eager = eager
-        self._tensors = tensors
-        self._draws, self._random = want.draws, want.random
-        self._plan = replace(plan, changed=want.changed)
+        self._names = baseline.names
+        self._eager = baseline.eager
+        self._tensors = baseline.tensors
+        self._draws, self._random = baseline.want.draws, baseline.want.random
+        self._plan = replace(baseline.plan, changed=baseline.want.changed)
         self.wanted = wanted
-        self._values_of = values_of
-        self.budget = budget
+        self.budget = baseline.budget
         self._types = ResultTypes()
         self._exactness: Exactness = []
         self._again: Values | None = None  # a second run in float64, or in the function's own types
@@ -159,7 +149,7 @@ class References:
         if are_close(again, exact) or not is_floating(want):
             return are_close(again, exact)
         size, far = size_of(exact, want), distance(again, exact, want)
-        rounding = nudge(want.real.dtype if want.is_complex() else want.dtype)
+        rounding = nudge(want.real.dtype)
         # In float64 noise has no size: that of the rounding of the largest number is what it is small beside.
         size = max(size, FINER * largest) if self.is_wide else max(AMPLIFIED * size, largest)
         return far <= FINER * self._apart[what] or far <= rounding * size
@@ -169,14 +159,9 @@ class References:
 
         @contextmanager
         def run_so(copies: list[Tensor]) -> Iterator[Any]:
-            # The last one sees an operator first.
-            stacked = [
-                *([SameDraws(self._dtype)] if wide and self._draws else []),
-                *modes,
-                *([Widened()] if wide else []),
-            ]
-            with ExitStack() as stack:
-                for mode in stacked:
+            same_draws = [SameDraws(self._dtype)] if wide and self._draws else []
+            with ExitStack() as stack:  # the last one sees an operator first
+                for mode in (*same_draws, *modes, *([Widened()] if wide else ())):
                     stack.enter_context(mode)
                 yield stack.enter_context(self._eager(copies))
 
@@ -191,13 +176,21 @@ class References:
             if is_out_of_memory(e):  # of eager in its own types alone, too little can be told
                 self.budget.use_up()
             return None
-        found = self._values_of(run)
+        found = values_of(self._names, run)
         alike = all(w in found and found[w].shape == value.shape for w, value in self.wanted.items())
         return {w: found[w] for w in self.wanted} if alike and same_random(run.random, self._random) else None
 
 
 def _unlike(filled: Tensor, other: Tensor) -> Tensor:
     """The elements that depend on what new memory was filled with: NaN the first time, if they are floating point."""
-    if filled.is_floating_point() or filled.is_complex():
+    if is_floating(filled):
         return filled.isnan() & ~other.isnan()
     return filled != other
+
+
+def values_of(names: Sequence[str], outcome: Outcome) -> Values:
+    """Outputs, gradients and mutated inputs by the names that comparisons have."""
+    found = {f"output {i}": v for i, v in enumerate(pytree.tree_leaves(outcome.outputs))}
+    found |= {f"gradient of {n}": v for n, v in zip(names, outcome.gradients or (), strict=False)}
+    found |= {f"input {n} after the call": v for n, v in zip(names, outcome.inputs, strict=True)}
+    return {what: v.detach() for what, v in found.items() if isinstance(v, Tensor) and not v.is_meta}

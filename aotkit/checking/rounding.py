@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from aotkit.checking.in_pieces import magnitude, pieces, same_values
+from aotkit.checking.in_pieces import is_floating, magnitude, pieces, same_values
 
 # Relative to each element. Fused arithmetic rounds less often than eager's, or in another order.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
@@ -113,11 +113,6 @@ class Spread:
         return Spread(self.jumps * factor, samples)
 
 
-def is_floating(tensor: Tensor) -> bool:
-    """Whether arithmetic rounds such values."""
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
 def are_close(a: Tensor, b: Tensor) -> bool:
     """Whether float64 values are the same but for the order in which a GPU adds up."""
     if not is_floating(a):
@@ -168,7 +163,7 @@ def is_less_exact(got: Tensor, eager: EagerValue, exact: Tensor, spread: Spread 
         return False
     if not (count := sum(int((w.isfinite() & e.isfinite()).sum()) for w, e in pieces(want, exact))):
         return False
-    real = want.real.dtype if want.is_complex() else want.dtype
+    real = want.real.dtype
     own = max(distance(want, exact, want), spread.size if spread else 0.0)
     worse = LESS_EXACT.get(real, WORSE_THAN_EAGER)
     floor = FLOOR if spread else FLOOR + FLOOR_OF_FEW / count**0.5
@@ -254,7 +249,7 @@ def _is_by_elements(got: Tensor, eager: EagerValue, exact: Tensor, spread: Sprea
     gradient does where the input of a relu is almost zero, and the compiled one lies within those jumps.
     """
     want = eager.value
-    real = want.real.dtype if want.is_complex() else want.dtype
+    real = want.real.dtype
     largest = magnitude(want)
     furthest = _furthest(want, exact, want)
     # Under autocast eager itself is far from float64.

@@ -18,6 +18,7 @@ from aotkit.aot import (
     without_saved_tensor_hooks,
 )
 from aotkit.aot.environment import SWITCHED
+from aotkit.checking.budget import Budget
 from aotkit.checking.copies import Change, copy_inputs
 from aotkit.checking.in_pieces import checksum
 from aotkit.errors import TraceError
@@ -96,6 +97,29 @@ class Plan:
 
 # From inputs to outputs, for as long as these are used: for some functions, more has to be in place for their backward.
 Run = Callable[[list[Tensor]], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A run in eager, with which a compiled one is compared.
+
+    Attributes:
+        names: one for each input.
+        eager: the function.
+        tensors: the inputs.
+        plan: how it ran on copies of them.
+        want: what came of it.
+        layouts: whether compiled outputs have to have the same strides.
+        budget: the time for more such runs.
+    """
+
+    names: Sequence[str]
+    eager: Run
+    tensors: Sequence[Tensor]
+    plan: Plan
+    want: Outcome
+    layouts: bool
+    budget: Budget
 
 
 def at_once(fn: Callable[[list[Tensor]], Any]) -> Run:

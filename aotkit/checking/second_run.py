@@ -14,7 +14,7 @@ from aotkit.aot.environment import environment
 from aotkit.checking.copies import copy_inputs
 from aotkit.checking.in_pieces import are_finite, checksum
 from aotkit.checking.other_values import SEED, far_values, near_values
-from aotkit.checking.runs import Outcome, Plan, Run, run_on_copies, unmoved, without_graph
+from aotkit.checking.runs import Baseline, Outcome, Plan, Run, run_on_copies, unmoved, without_graph
 
 CHANGES = (far_values, near_values)
 # Seconds to wait for a thread, which may itself be waiting for something that this one holds.
@@ -26,9 +26,7 @@ class SecondRun:
     """What happened.
 
     Attributes:
-        inputs: other ones than those of the first run.
-        plan: how eager ran.
-        want: what eager gives.
+        baseline: eager's run with other inputs than those of the first run.
         got: what the compiled function gives, or the error that it raises.
         third: outputs for the inputs of the first run; None if there are none.
         beside: whether those were computed in another thread at the same time.
@@ -36,9 +34,7 @@ class SecondRun:
         overwritten: whether results of the first run changed meanwhile.
     """
 
-    inputs: Sequence[Tensor]
-    plan: Plan
-    want: Outcome
+    baseline: Baseline
     got: Outcome | Exception
     third: Any
     beside: bool
@@ -47,54 +43,44 @@ class SecondRun:
 
 
 def run_again(
-    compiled: Run,
-    eager: Run,
-    tensors: Sequence[Tensor],
-    resized: Sequence[Sequence[Tensor]],
-    first: Outcome,
-    plan: Plan,
-    results: Any = (),
-    beside: bool = True,
+    first: Baseline, compiled: Run, resized: Sequence[Sequence[Tensor]], results: Any = (), beside: bool = True
 ) -> SecondRun | None:
     """Run a second and a third time; None if eager does not take other values.
 
     Args:
-        tensors: the inputs of the first run.
-        resized: others of other sizes, one set of which will do.
-        first: of eager.
-        plan: how eager ran.
+        resized: inputs of other sizes, one set of which will do.
         results: of the first compiled run, of which nothing may change.
         beside: run the third time in another thread, at the same time as the second time.
     """
-    plan = replace(plan, seed=SEED if first.draws else None)
+    plan = replace(first.plan, seed=SEED if first.want.draws else None)
     before = _checksums(results)
-    attempts = ((inputs, replace(plan, change=change)) for inputs in (*resized, tensors) for change in CHANGES)
-    runs = ((inputs, plan, _in_eager(eager, inputs, plan, first)) for inputs, plan in attempts)
-    inputs, plan, want = next((run for run in runs if run[2] is not None), (tensors, plan, None))
-    if want is None:
+    attempts = ((inputs, replace(plan, change=change)) for inputs in (*resized, first.tensors) for change in CHANGES)
+    runs = (_in_eager(first, *attempt) for attempt in attempts)
+    if (second := next((run for run in runs if run is not None), None)) is None:
         return None
 
-    third = _Third(compiled, tensors, plan.generators)
-    if beside and not first.draws:  # threads share the generators: which of two draws first is anybody's guess
+    third = _Third(compiled, first)
+    if beside and not first.want.draws:  # threads share the generators: which of two draws first is anybody's guess
         third.begin()
-    plan_of_compiled = replace(plan.compiled(want), before_backward=third.finish)
+    plan_of_compiled = replace(second.plan.compiled(second.want), before_backward=third.finish)
     try:
-        got: Outcome | Exception = run_on_copies(compiled, inputs, plan_of_compiled)
+        got: Outcome | Exception = run_on_copies(compiled, second.tensors, plan_of_compiled)
     except Exception as e:
         got = e
     finally:
         third.wait()
-    overwritten = before != _checksums(results)
-    return SecondRun(inputs, plan, want, got, third.outputs, third.began, inputs is not tensors, overwritten)
+    is_resized, overwritten = second.tensors is not first.tensors, before != _checksums(results)
+    return SecondRun(second, got, third.outputs, third.began, is_resized, overwritten)
 
 
-def _in_eager(eager: Run, inputs: Sequence[Tensor], plan: Plan, first: Outcome) -> Outcome | None:
+def _in_eager(first: Baseline, inputs: Sequence[Tensor], plan: Plan) -> Baseline | None:
     """What eager gives for other values; None if it does not take them."""
     try:
-        found = run_on_copies(eager, inputs, plan)
-        return found if plan.change is near_values or _as_finite(found, first) else None
+        found = run_on_copies(first.eager, inputs, plan)
+        is_taken = plan.change is near_values or _as_finite(found, first.want)
     except Exception:
         return None
+    return replace(first, tensors=inputs, plan=plan, want=found) if is_taken else None
 
 
 def _as_finite(second: Outcome, first: Outcome) -> bool:
@@ -116,16 +102,15 @@ class _Third:
         began: whether it ran in another thread.
     """
 
-    def __init__(self, compiled: Run, tensors: Sequence[Tensor], generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, compiled: Run, first: Baseline) -> None:
         self._compiled = compiled
-        self._tensors = tensors
-        self._generators = generators
+        self._first = first
         self._thread: threading.Thread | None = None
         self.outputs: Any = None
         self.began = False
 
     def _run(self) -> None:
-        with self._compiled(copy_inputs(self._tensors)[1]) as outputs:
+        with self._compiled(copy_inputs(self._first.tensors)[1]) as outputs:
             self.outputs = without_graph(outputs)
 
     def begin(self) -> None:
@@ -148,7 +133,7 @@ class _Third:
         """Wait for it, or where it could not be run in a thread, run it now."""
         self.wait()
         if not self.began:
-            with random_state(), unmoved(self._generators):
+            with random_state(), unmoved(self._first.plan.generators):
                 self._run()
 
     def wait(self) -> None:

@@ -5,12 +5,12 @@ import sys
 from collections.abc import Sequence
 
 from aotkit import __version__
-from aotkit.cli import benchmarks, checks, demonstration, doctor, explain, listings, pages
+from aotkit.cli import benchmarks, checks, demo, doctor, explain, listings, pages
 from aotkit.cli.usage import CHECK_FAILED, INTERRUPTED, UNAVAILABLE, WRONG_USAGE, UsageError
 from aotkit.errors import AotkitError, UnavailableError, UnknownNameError
 
 # In the order of the help. Each has `add(commands)`, which adds parsers that say what to `run`.
-FAMILIES = (demonstration, doctor, explain, pages, listings, checks, benchmarks)
+FAMILIES = (demo, doctor, explain, pages, listings, checks, benchmarks)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

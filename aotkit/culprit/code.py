@@ -2,7 +2,7 @@
 
 import enum
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -44,8 +44,10 @@ def _tag_lines(gm: GraphModule, tags: Sequence[str]) -> list[str]:
     for node in gm.graph.nodes:
         for tag in (tag for tag in tags if tag in node.meta):
             tagged.setdefault((tag, _value(node.meta[tag])), []).append(node.name)
-    lines = [(f"for node in [{', '.join(n)}]:", f"    node.meta[{k!r}] = {v}") for (k, v), n in tagged.items()]
-    return [line for pair in lines for line in pair]
+    lines = []
+    for (tag, value), names in tagged.items():
+        lines += [f"for node in [{', '.join(names)}]:", f"    node.meta[{tag!r}] = {value}"]
+    return lines
 
 
 def _target(target: Any) -> str:
@@ -82,22 +84,12 @@ def _value(value: Any) -> str:
     raise NotFound(f"{value!r} cannot be written as source")
 
 
-def seeded_code(names: Sequence[str], inputs: Sequence[Tensor], seed: int) -> str:
-    """The body of a function that returns random tensors like these."""
-    lines = [f"generator = torch.Generator().manual_seed({seed})"]
-    return _inputs_code(lines, names, inputs, _random)
-
-
-def literal_code(names: Sequence[str], inputs: Sequence[Tensor]) -> str:
-    """The body of a function that returns tensors of exactly these values."""
-    return _inputs_code([], names, inputs, _literal)
-
-
-def _inputs_code(
-    lines: list[str], names: Sequence[str], inputs: Sequence[Tensor], values: Callable[[Tensor], str]
-) -> str:
+def inputs_code(names: Sequence[str], inputs: Sequence[Tensor], seed: int | None) -> str:
+    """The body of a function that returns random tensors like these; without a seed, exactly these."""
+    start = [] if seed is None else [f"generator = torch.Generator().manual_seed({seed})"]
+    values = _literal if seed is None else _random
     items = [f"    {_strided(values(x), x)},  # {name}" for name, x in zip(names, inputs, strict=True)]
-    return "\n".join(_INDENT + line for line in [*lines, "return [", *items, "]"])
+    return "\n".join(_INDENT + line for line in [*start, "return [", *items, "]"])
 
 
 def _strided(flat: str, like: Tensor) -> str:

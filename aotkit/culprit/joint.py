@@ -1,25 +1,27 @@
 """Faults that no graph compiler made: of the partitioner, the joint pass, the decompositions or the trace."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit import aot
-from aotkit.checking import Budget, CheckReport, Plan, at_once, checker, run_on_copies
-from aotkit.culprit.cuts import Cuts
+from aotkit.checking import Budget, CheckReport
+from aotkit.culprit.attempts import partitions
 from aotkit.culprit.minimise import smallest_cut
-from aotkit.culprit.parts import Part, Recorder
-from aotkit.culprit.reference import Reference
+from aotkit.culprit.parts import Part, Recorder, Reference
+from aotkit.culprit.pieces import steps_of
+from aotkit.culprit.replay import as_graphs_run, compared
 from aotkit.culprit.result import Culprit, NotFound
 from aotkit.culprit.script import partitioner_script
-from aotkit.culprit.subgraphs import steps_of
 from aotkit.culprit.tracing import wrong_trace
 from aotkit.inspection.source import source_line
 from aotkit.recipe import Recipe
+
+# What a backend does to the joint graph, and what does nothing in its place.
+STAGES: dict[str, dict[str, Any]] = {"joint pass": {"joint_pass": None}, "decompositions": {"decompositions": {}}}
 
 
 def wrong_before_compilers(
@@ -46,18 +48,14 @@ def wrong_before_compilers(
     trusted = replace(recipe, backend=recorder.backend(recipe.backend), partition=keeper)
     if attempt(trusted).passed:
         return _wrong_cut(recipe, parts, keeper, budget)
-    if recipe.backend.joint_pass is not None:
-        trusted = replace(trusted, backend=replace(trusted.backend, joint_pass=None))
-        if attempt(trusted).passed:
-            return Culprit("joint pass")
-    if recipe.backend.decompositions:
-        trusted = replace(trusted, backend=replace(trusted.backend, decompositions={}))
-        if attempt(trusted).passed:
-            return Culprit("decompositions")
+    for stage, nothing in STAGES.items():
+        if any(getattr(recipe.backend, attribute) for attribute in nothing):
+            trusted = replace(trusted, backend=replace(trusted.backend, **nothing))
+            if attempt(trusted).passed:
+                return Culprit(stage)
     if attempt(trusted).passed:
         raise NotFound("the graphs differ from eager without any compiler, but not every time")
-    graph, inputs, random = _as_traced(recorder.parts, keeper)
-    return wrong_trace(graph, inputs, random, run_eager)
+    return wrong_trace(keeper.part(recorder.parts), run_eager)
 
 
 class _JointKeeper:
@@ -80,62 +78,47 @@ class _JointKeeper:
         self.joint, self.num_outputs = aot.copy_graph(joint), num_fwd_outputs
         return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
+    def part(self, parts: Mapping[str, Part]) -> Part:
+        """The graph that was traced, with the inputs that its parts got."""
+        if self.joint is None:
+            return parts["inference_compiler"]
+        forward, backward = parts["fw_compiler"], parts["bw_compiler"]
+        values = forward.inputs_by_name() | backward.inputs_by_name()
+        joint = Part("joint graph", self.joint, random=forward.random)
+        joint.inputs = [values[name] for name in joint.names]
+        return joint
+
 
 def _wrong_cut(recipe: Recipe, parts: Mapping[str, Part], keeper: _JointKeeper, budget: Budget) -> Culprit:
     """The first node of the two graphs whose value is not that of the joint graph's node of the same name."""
-    joint, forward, backward = keeper.joint, parts["fw_compiler"], parts["bw_compiler"]
-    assert joint is not None  # it was partitioned
-    in_joint = {n.name: n for n in joint.graph.nodes if isinstance(n.meta.get("val"), Tensor)}
+    joint, forward, backward = keeper.part(parts), parts["fw_compiler"], parts["bw_compiler"]
+    in_joint = {n.name: n for n in joint.gm.graph.nodes if isinstance(n.meta.get("val"), Tensor)}
     nodes = [n for part in (forward, backward) for n in part.gm.graph.nodes if n.name in in_joint]
-    _, inputs, _ = _as_traced(parts, keeper)
     saved = len(forward.gm.graph.output_node().args[0]) - keeper.num_outputs  # type: ignore[arg-type]
-    names = [n.name for n in joint.graph.find_nodes(op="placeholder")]
 
     def whole(tensors: list[Tensor]) -> list[Any]:
-        run = Reference(joint, inputs, in_joint.values())
+        run = Reference(joint.gm, joint.inputs, in_joint.values())
         run.run(*tensors)
         return [run.values[in_joint[n.name]] for n in nodes]
 
     def cut(tensors: list[Tensor]) -> list[Any]:
-        given = dict(zip(names, tensors, strict=True))
+        given = dict(zip(joint.names, tensors, strict=True))
         first = Reference(forward.gm, forward.inputs, nodes)
-        results = first.run(*(given[n] for n in _named_inputs(forward)))
+        results = first.run(*(given[n] for n in forward.names))
         second = Reference(backward.gm, backward.inputs, nodes)
-        tangents = list(_named_inputs(backward))[saved:]
-        second.run(*results[keeper.num_outputs :], *(given[n] for n in tangents))
+        second.run(*results[keeper.num_outputs :], *(given[n] for n in backward.names[saved:]))
         return [(first.values | second.values)[n] for n in nodes]
 
-    with aot.random_state(), aot.without_autocast(), torch.no_grad():
-        aot.set_random_states(forward.random)
-        plan = Plan(aot.generators_of(joint))
-        want = run_on_copies(at_once(whole), inputs, plan)
-        report = checker.check(
-            "the cut", names, at_once(cut), at_once(whole), inputs, want, plan, layouts=False, limit=budget
-        )
+    with as_graphs_run(joint.random):
+        report = compared("the cut", joint.gm, joint.inputs, cut, whole, budget)
     named = {f"output {i}": node for i, node in enumerate(nodes)}
     wrong = [(named[c.what], c.problem) for c in report.comparisons if c.problem and c.what in named]
     culprit = _described(*wrong[0]) if wrong else Culprit("partition")
     node = in_joint[culprit.node] if culprit.node else None
-    found = smallest_cut(Cuts(joint, inputs, forward.random, recipe.partition, budget), steps_of(joint), node)
+    found = smallest_cut(partitions(joint, recipe.partition, budget), steps_of(joint.gm), node)
     if found is None or budget.is_used_up:
         return culprit
-    return replace(culprit, graph=found.joint, script=partitioner_script(culprit, recipe, found))
-
-
-def _as_traced(
-    parts: Mapping[str, Part], keeper: _JointKeeper
-) -> tuple[GraphModule, Sequence[Tensor], Sequence[Tensor]]:
-    """The graph that was traced, its inputs, and the states of the random generators."""
-    if (joint := keeper.joint) is None:
-        part = parts["inference_compiler"]
-        return part.gm, part.inputs, part.random
-    forward = parts["fw_compiler"]
-    values = _named_inputs(forward) | _named_inputs(parts["bw_compiler"])
-    return joint, [values[n.name] for n in joint.graph.find_nodes(op="placeholder")], forward.random
-
-
-def _named_inputs(part: Part) -> dict[str, Tensor]:
-    return dict(zip((n.name for n in part.gm.graph.find_nodes(op="placeholder")), part.inputs, strict=True))
+    return replace(culprit, graph=found.gm, script=partitioner_script(culprit, recipe, found))
 
 
 def _described(node: Node, problem: str) -> Culprit:

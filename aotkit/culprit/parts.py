@@ -1,35 +1,104 @@
 """The graphs of one compilation, with the inputs that they got in a run of the reference."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Interpreter, Node
 
-from aotkit.aot import copy_graph, random_states
+from aotkit.aot import copy_graph, pytree, random_states
 from aotkit.checking import copy_inputs
-from aotkit.culprit.reference import Reference
 from aotkit.interfaces import Backend, GraphCompiler
+
+_WIDE = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
+
+
+class Reference(Interpreter):
+    """Runs a graph's operators, one by one, in eager mode. Given wider inputs than it was made for, in float64.
+
+    A graph names the types that its operators convert to, so it would else fall back from float64, or mix types.
+
+    Args:
+        inputs: tensors of the types that the graph was made for.
+        kept: nodes whose values are to be kept.
+        keep: what of a value is kept; all of it by default.
+
+    Attributes:
+        values: of the kept nodes, after a run.
+    """
+
+    def __init__(
+        self,
+        gm: GraphModule,
+        inputs: Sequence[Tensor],
+        kept: Iterable[Node] = (),
+        keep: Callable[[Any], Any] = lambda value: value,
+    ) -> None:
+        super().__init__(gm)
+        self._dtypes = [x.dtype for x in inputs]
+        self._wide = False
+        self._kept = set(kept)
+        self._keep = keep
+        self.values: dict[Node, Any] = {}
+
+    def run(self, *inputs: Any, **options: Any) -> Any:
+        """The graph's outputs."""
+        given = [x.dtype for x in inputs]
+        self._wide = any(g is _WIDE.get(d) for g, d in zip(given, self._dtypes, strict=True))
+        return super().run(*inputs, **options)
+
+    def run_node(self, n: Node) -> Any:
+        value = super().run_node(n)
+        if n in self._kept:
+            self.values[n] = self._keep(value)
+        return value
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._wide:
+            args, kwargs = pytree.tree_map(_widened, (args, kwargs))
+        return super().call_function(target, args, kwargs)
+
+    def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        value = super().get_attr(target, args, kwargs)
+        return value.to(_widened(value.dtype)) if self._wide and isinstance(value, Tensor) else value
+
+
+def _widened(value: Any) -> Any:
+    return _WIDE.get(value, value) if isinstance(value, torch.dtype) else value
 
 
 @dataclass
 class Part:
-    """One graph that a backend compiles.
+    """One graph of a compilation.
 
     Attributes:
-        name: "forward graph" or "backward graph".
-        gm: the graph as the compiler gets it.
-        compiler: the attribute of the backend that has the compiler.
+        name: "forward graph", "backward graph" or "joint graph".
+        gm: the graph as its compiler or partitioner gets it.
         inputs: copies of what it was called with.
         random: the states of the random generators then.
+        compiler: the attribute of the backend that has its compiler.
     """
 
     name: str
     gm: GraphModule
-    compiler: str
     inputs: list[Tensor] = field(default_factory=list)
     random: list[Tensor] = field(default_factory=list)
+    compiler: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """Of the inputs."""
+        return input_names(self.gm)
+
+    def inputs_by_name(self) -> dict[str, Tensor]:
+        return dict(zip(self.names, self.inputs, strict=True))
 
 
 class Recorder:
@@ -48,31 +117,37 @@ class Recorder:
         Args:
             keep_forward: only of that for the backward graph.
         """
-        backend = replace(backend, bw_compiler=self._compiler("bw_compiler"))
+        compiler = self._compiler
+        backend = replace(backend, bw_compiler=compiler("bw_compiler"))
         if keep_forward:
             return backend
-        return replace(
-            backend,
-            fw_compiler=self._compiler("fw_compiler"),
-            inference_compiler=self._compiler("inference_compiler"),
-        )
+        return replace(backend, fw_compiler=compiler("fw_compiler"), inference_compiler=compiler("inference_compiler"))
 
     def _compiler(self, attribute: str) -> GraphCompiler:
         name = "backward graph" if attribute == "bw_compiler" else "forward graph"
 
         def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
-            part = self.parts[attribute] = Part(name, copy_graph(gm), attribute)
+            part = self.parts[attribute] = Part(name, copy_graph(gm), compiler=attribute)
 
             def run(*inputs: Tensor) -> Any:
                 if not part.inputs:
-                    # One by one, so that none shares memory with another: compilers may rely on that.
-                    part.inputs = [copy_inputs([x.detach()])[1][0] for x in inputs]
+                    part.inputs = copies_apart([x.detach() for x in inputs])
                     part.random = random_states()
                 return Reference(gm, part.inputs).run(*inputs)
 
             return run
 
         return compile_graph
+
+
+def input_names(gm: GraphModule) -> list[str]:
+    """The names of a graph's inputs."""
+    return [n.name for n in gm.graph.find_nodes(op="placeholder")]
+
+
+def copies_apart(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Copies of which none shares memory with another: compilers may rely on that."""
+    return [copy_inputs([tensor])[1][0] for tensor in tensors]
 
 
 def compiler_of(backend: Backend, attribute: str) -> GraphCompiler:

@@ -2,17 +2,17 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
 
-from aotkit import aot
 from aotkit.aot.computed import Computed
-from aotkit.checking import Plan, at_once, checksum, pieces, run_on_copies
-from aotkit.culprit.reference import Reference
+from aotkit.checking import checksum, pieces
+from aotkit.culprit.parts import Part
+from aotkit.culprit.pieces import reached
+from aotkit.culprit.replay import values_of
 from aotkit.culprit.result import Culprit
 from aotkit.inspection.nodes import producer
 from aotkit.inspection.source import source_line
@@ -24,50 +24,35 @@ ROUNDING = 64  # in units of the type's precision: what a trace may round otherw
 MOST_ROUNDING = 0.1
 
 
-def wrong_trace(
-    gm: GraphModule, inputs: Sequence[Tensor], random: Sequence[Tensor], run_eager: Callable[[], object]
-) -> Culprit:
+def wrong_trace(traced: Part, run_eager: Callable[[], object]) -> Culprit:
     """The first operation whose value eager computes nowhere, of those that make a result wrong.
 
     A trace may take another way to the same results, by values that eager does not have: an operator that eager has a
     kernel for, writes that become copies. So it is looked at from the results backwards, as far as values are unknown.
 
     Args:
-        gm: the graph as traced, of forward and backward.
-        inputs: of the graph.
-        random: the states of the random generators.
+        traced: the graph as traced, of forward and backward.
         run_eager: runs the function forward and backward in eager, on the same inputs.
     """
     eager = Computed(_sketch)
     with eager:
         run_eager()
     known = _Known(eager.seen)
-    nodes = [n for n in gm.graph.nodes if n.op == "call_function" and isinstance(n.meta.get("val"), Tensor)]
-    reference = Reference(gm, inputs, nodes, keep=lambda value: known.has(_sketch(value)))
-    with aot.random_state(), aot.without_autocast(), torch.no_grad():
-        aot.set_random_states(random)
-        plan = Plan(aot.generators_of(gm))
-        run_on_copies(at_once(lambda tensors: reference.run(*tensors)), inputs, plan)
+    graph = traced.gm.graph
+    nodes = [n for n in graph.nodes if n.op == "call_function" and isinstance(n.meta.get("val"), Tensor)]
+    is_known = values_of(traced, nodes, keep=lambda value: known.has(_sketch(value)))
     # Eager's dropout keeps another mask: what eager has one result of, it has run.
-    ran = {producer(n) for n in nodes if reference.values[n]}
-    unknown = {n for n in nodes if not reference.values[n] and producer(n) not in ran}
-    leading = _before(gm.graph.output_node().all_input_nodes, unknown)
+    ran = {producer(n) for n in nodes if is_known[n]}
+    unknown = {n for n in nodes if not is_known[n] and producer(n) not in ran}
+    leading = reached(
+        unknown.intersection(graph.output_node().all_input_nodes),
+        lambda n: unknown.intersection(producer(n).all_input_nodes),
+    )
     for node in nodes:
         if node in leading and unknown.isdisjoint(producer(node).all_input_nodes):
             difference = "eager computes what it reads, and nowhere its value"
             return Culprit("trace", node.name, str(producer(node).target), source_line(node), difference)
     return Culprit("trace")
-
-
-def _before(nodes: Iterable[Node], among: set[Node]) -> set[Node]:
-    """Those among these nodes, and what leads to them within the same."""
-    found: set[Node] = set()
-    queue = list(nodes)
-    while queue:
-        if (node := queue.pop()) in among and node not in found:
-            found.add(node)
-            queue += producer(node).all_input_nodes
-    return found
 
 
 Kind = tuple[Any, ...]  # the dtype first

@@ -10,13 +10,13 @@ from torch._inductor.virtualized import V
 import aotkit
 from aotkit.aot import kernel_changes
 from aotkit.aot.kernel_changes import CHANGES, Change, switched_off
-from aotkit.cli import machine
+from aotkit.cli import doctor
 
 THIS = tuple(map(int, torch.__version__.split(".")[:2]))
 
 
 def reported():
-    return [f for f in machine.findings() if f.subject == "kernel changes"]
+    return [f for f in doctor.findings() if f.subject == "kernel changes"]
 
 
 def test_those_that_were_tried_with_this_torch_are_on():

@@ -1,0 +1,122 @@
+"""Hand one graph to a compiler or a partitioner, and compare what becomes of it with the reference."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from aotkit import aot
+from aotkit.checking import Budget, CheckReport, Plan, at_once, checker, run_on_copies
+from aotkit.culprit.parts import Part, Reference, input_names
+from aotkit.interfaces import GraphCompiler, Partitioner
+
+
+def replay(
+    gm: GraphModule, inputs: Sequence[Tensor], compiler: GraphCompiler, limit: Budget | None = None
+) -> CheckReport:
+    """Compile one graph, and compare what it computes with its operators run one by one; the check is aotkit's own.
+
+    Random operators draw the same numbers in both. The graph is left as it is. How results are laid out is up to the
+    compiler: they may be of the middle of a graph.
+
+    Args:
+        limit: time of which the check takes its own.
+    """
+    with as_graphs_run():
+        with aot.random_state():
+            run = aot.compile_alone(compiler, aot.copy_graph(gm), inputs)
+
+        def compiled(tensors: list[Tensor]) -> Any:
+            return list(run(tensors) if getattr(run, "_boxed_call", False) else run(*tensors))
+
+        def whole(tensors: list[Tensor]) -> Any:
+            return list(Reference(gm, inputs).run(*tensors))
+
+        return compared("the compiled graph", gm, inputs, compiled, whole, limit)
+
+
+def replay_partition(
+    joint: GraphModule,
+    inputs: Sequence[Tensor],
+    partition: Partitioner,
+    num_fwd_outputs: int,
+    limit: Budget | None = None,
+) -> CheckReport:
+    """Partition one joint graph, and compare what the two parts compute with the whole; the check is aotkit's own.
+
+    All three are run operator by operator. Random operators draw the same numbers. The graph is left as it is.
+
+    Args:
+        inputs: primals, then tangents.
+        num_fwd_outputs: how many of the graph's outputs are the function's; the others are gradients.
+        limit: time of which the check takes its own.
+    """
+    num_primals = len(inputs) - len(aot.tangents_of(joint))
+    with as_graphs_run():
+        with aot.random_state():
+            forward, backward = aot.partition_alone(partition, aot.copy_graph(joint), inputs, num_fwd_outputs)
+
+        def cut(tensors: list[Tensor]) -> list[Any]:
+            results = Reference(forward, inputs[:num_primals]).run(*tensors[:num_primals])
+            saved = results[num_fwd_outputs:]
+            second = Reference(backward, [*saved, *inputs[num_primals:]])
+            return _apart([*results[:num_fwd_outputs], *second.run(*saved, *tensors[num_primals:])])
+
+        def whole(tensors: list[Tensor]) -> list[Any]:
+            return _apart(Reference(joint, inputs).run(*tensors))
+
+        return compared("the partition", joint, inputs, cut, whole, limit)
+
+
+def compared(
+    subject: str,
+    gm: GraphModule,
+    inputs: Sequence[Tensor],
+    compiled: Callable[[list[Tensor]], Any],
+    whole: Callable[[list[Tensor]], Any],
+    limit: Budget | None,
+) -> CheckReport:
+    """The check of what was made of a graph.
+
+    Args:
+        compiled: runs that.
+        whole: runs the graph itself.
+    """
+    plan = Plan(aot.generators_of(gm))
+    want = run_on_copies(at_once(whole), inputs, plan)
+    runs = at_once(compiled), at_once(whole)
+    return checker.check(subject, input_names(gm), *runs, inputs, want, plan, layouts=False, limit=limit)
+
+
+def values_of(part: Part, nodes: Iterable[Node], keep: Callable[[Any], Any] = lambda value: value) -> dict[Node, Any]:
+    """The reference's values of nodes.
+
+    Args:
+        keep: what is kept of each; all by default.
+    """
+    reference = Reference(part.gm, part.inputs, nodes, keep)
+    with as_graphs_run(part.random):
+        plan = Plan(aot.generators_of(part.gm))
+        run_on_copies(at_once(lambda tensors: reference.run(*tensors)), part.inputs, plan)
+    return reference.values
+
+
+@contextmanager
+def as_graphs_run(random: Sequence[Tensor] = ()) -> Iterator[None]:
+    """Without autograd and autocast, which graphs have in them.
+
+    Args:
+        random: states of the random generators to begin with; by default as they are.
+    """
+    with aot.random_state(), aot.without_autocast(), torch.no_grad():
+        if random:
+            aot.set_random_states(random)
+        yield
+
+
+def _apart(results: Sequence[Any]) -> list[Any]:
+    """Each in memory of its own: what shares memory is up to AOTAutograd."""
+    return [value.clone() if isinstance(value, Tensor) else value for value in results]

@@ -16,7 +16,7 @@ from aotkit.aot import pytree
 from aotkit.capture.arguments import is_size
 from aotkit.capture.constants import is_constant
 from aotkit.capture.signature import Signature, outcome_in_eager
-from aotkit.checking import Budget, CheckReport, Outcome, at_once, checker, resized, unmoved
+from aotkit.checking import Baseline, Budget, CheckReport, Outcome, at_once, checker, resized, unmoved
 from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, MismatchError, TraceError
 from aotkit.inspection import recording_source, user_line
 from aotkit.random import SeedNeeded, new_seed
@@ -132,21 +132,18 @@ class Entry:
         Args:
             limit: time of which the check takes its own.
         """
-        runs = at_once(self.run), functools.partial(signature.running, "run for the check")
         tensors = signature.tensors
+        run_eager = functools.partial(signature.running, "run for the check")
+        budget = limit or Budget(None)
         others = (resized(tensors, layouts[: len(tensors)]) for layouts in self._layouts)  # the seed stays
         other = next((o for o in others if o is not None and self.accepts(*o)), None)
         return checker.check(
             recipe.subject,
-            signature.names,
-            *runs,
-            tensors,
-            want,
-            signature.plan(),
+            at_once(self.run),
+            Baseline(signature.names, run_eager, tensors, want, signature.plan(), budget=budget),
             resized=[] if other is None else [other],
             # Operators of the user's own, and what processes do together, need not work in two threads at a time.
             threads=all(aot.has_torch_operators(gm) for gm in (self.graphs.forward, self.graphs.backward) if gm),
-            limit=limit,
         )
 
 

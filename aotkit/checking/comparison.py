@@ -12,7 +12,7 @@ from aotkit.aot import pytree
 from aotkit.checking.budget import Budget
 from aotkit.checking.in_pieces import is_floating, magnitude, pieces
 from aotkit.checking.rounding import allowed_difference
-from aotkit.checking.runs import Outcome, same_random
+from aotkit.checking.runs import Baseline, Outcome, same_random
 
 if TYPE_CHECKING:
     from aotkit.culprit import Culprit
@@ -74,11 +74,7 @@ class CheckReport:
     search: Callable[[Budget], "Culprit | str"] | None = field(default=None, repr=False, compare=False)
 
     def find_culprit(self, seconds: float | None = None) -> "Culprit | str | None":
-        """Look for what is wrong; sets `culprit`, and returns it.
-
-        Args:
-            seconds: how long it may take; None for no limit.
-        """
+        """Look for what is wrong, for so many seconds, or as long as it takes; sets `culprit`, and returns it."""
         if self.search is not None:
             budget = Budget(seconds)
             self.culprit = self.search(budget)
@@ -114,13 +110,9 @@ class CheckReport:
         return "\n".join([f"{self.subject} {verdict}:", *lines])
 
 
-def compare(names: Sequence[str], got: Outcome, want: Outcome, layouts: bool = True) -> list[Comparison]:
-    """Compare a compiled run with eager's: outputs, gradients, inputs, shared memory, random state.
-
-    Args:
-        names: one for each input.
-        layouts: whether outputs have to have eager's strides.
-    """
+def compare(baseline: Baseline, got: Outcome) -> list[Comparison]:
+    """Compare a compiled run with eager's: outputs, gradients, inputs, shared memory, random state."""
+    names, want = baseline.names, baseline.want
     got_leaves, got_spec = pytree.tree_flatten(got.outputs)
     want_leaves, want_spec = pytree.tree_flatten(want.outputs)
     if got_spec != want_spec:
@@ -128,7 +120,7 @@ def compare(names: Sequence[str], got: Outcome, want: Outcome, layouts: bool = T
     found = []
     for i, (g, w) in enumerate(zip(got_leaves, want_leaves, strict=True)):
         found.append(compare_values(f"output {i}", g, w))
-        if layouts and found[-1].problem is None and _layout(g) != _layout(w):
+        if baseline.layouts and found[-1].problem is None and _layout(g) != _layout(w):
             found[-1].values = None
             found[-1].problem = f"has strides {list(g.stride())}, eager's has {list(w.stride())}"
     found += _compare_gradients(names, got, want)

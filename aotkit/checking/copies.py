@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from aotkit.aot import negated
+from aotkit.checking.in_pieces import span
 
 # Of a larger storage, such as a data set of which the input is a slice, only the slice is copied.
 MOST_SPARE_BYTES = 64 << 20
@@ -87,7 +88,7 @@ class _Copier:
         if storage.nbytes() - source.nbytes <= MOST_SPARE_BYTES:
             # A function may look beyond its view, and where in the storage that begins.
             return _over(source, self._values(source), offset)
-        used = 1 + sum((n - 1) * s for n, s in zip(source.shape, source.stride(), strict=True)) if source.numel() else 0
+        used = span(source.shape, source.stride())
         return _over(source, self._change(source.as_strided((used,), (1,))), 0)
 
     def _values(self, source: Tensor) -> Tensor:

@@ -30,13 +30,7 @@ NO_MEANS = "there was no time, or no memory, to find out"
 
 @dataclass
 class Doubt:
-    """A value that differs from eager's, perhaps by rounding.
-
-    Attributes:
-        name: of eager's value.
-        got: the compiled one.
-        eager: what it is compared with.
-    """
+    """A compiled value that differs from eager's, which has this name, perhaps by rounding."""
 
     comparison: Comparison
     name: str
@@ -76,18 +70,13 @@ class Judgement:
 
 
 def judge(baseline: Baseline, got: Outcome, exactness: bool) -> Judgement:
-    """Compare a run with eager's.
-
-    Args:
-        exactness: also complain where eager is far more exact.
-    """
-    names = baseline.names
-    comparisons = compare(names, got, baseline.want, baseline.layouts)
+    """Compare a run with eager's; on demand, complain also where eager is far more exact."""
+    comparisons = compare(baseline, got)
     # Only what differs by its elements can be rounding; nothing excuses the rest.
     if any(c.problem and c.values is None for c in comparisons):
         return Judgement(comparisons)
-    again = zip(names, got.again or (), strict=False)
-    values = values_of(names, got) | {f"gradient of {n}{AGAIN}": g.detach() for n, g in again if g is not None}
+    again = zip(baseline.names, got.again or (), strict=False)
+    values = values_of(baseline.names, got) | {f"gradient of {n}{AGAIN}": g.detach() for n, g in again if g is not None}
     return doubted(baseline, comparisons, values, exactness)
 
 
@@ -96,7 +85,6 @@ def doubted(baseline: Baseline, comparisons: list[Comparison], got: Values, exac
 
     Args:
         got: the compiled values, by what the comparisons are of.
-        exactness: as for `judge`.
     """
     found = [c for c in comparisons if c.problem or (exactness and c.error)]
     eagers = values_of(baseline.names, baseline.want) if found else {}
@@ -131,13 +119,9 @@ def _leave_out_unwritten(doubts: Sequence[Doubt], references: References) -> Non
 def _excuse_rounding(doubts: Sequence[Doubt], references: References) -> None:
     """Withdraw complaints as soon as the runs so far explain them; more runs would explain more."""
     for _ in references.nudged():
-        if references.nudges.bit_count() > 1:  # each look takes time, too
-            continue
         doubts = [doubt for doubt in doubts if not _excused(doubt, references, references.spread)]
         if not doubts:
             return
-    if references.nudges.bit_count() > 1:
-        doubts = [doubt for doubt in doubts if not _excused(doubt, references, references.spread)]
     for doubt in doubts:
         c = doubt.comparison
         if references.nudges < NUDGES and references.budget.is_used_up:

@@ -64,8 +64,7 @@ class References:
         self.unwritten: Values = {}
         self.varies = False
         self._apart: dict[str, float] = {}  # two runs in the function's own types
-        self._nudged: dict[str, Spread] = {}
-        self._repeats: dict[str, Spread] = {}
+        self._spreads: dict[str, Spread] = {}
 
     @functools.cached_property
     def exact(self) -> Values | None:
@@ -93,13 +92,12 @@ class References:
             self.unwritten = {what: mark for what, mark in marks.items() if mark.any()}
             first = self.written(first)
             self.wanted, self.exact = self.written(self.wanted), self.written(self.exact)
-        self._nudged = {what: Spread.around(exact) for what, exact in self.exact.items()}
-        self._repeats = {what: Spread.around(exact) for what, exact in self.exact.items()}
+        self._spreads = {what: Spread.around(exact) for what, exact in self.exact.items()}
         self.varies = not all(same_values(first[what], value) for what, value in self.wanted.items())
         if self.varies:
             self._again = self._run() if self.is_wide else first
             self._apart = {w: distance(first[w], in_float64(v), v) for w, v in self.wanted.items() if is_floating(v)}
-            self._add(first, self._repeats)
+            self._add(first)
 
     def written(self, values: Values) -> Values:
         """The same, with zeros in place of what was never written."""
@@ -109,32 +107,38 @@ class References:
         }
 
     def nudged(self) -> Iterator[None]:
-        """Add to the spreads, run by run, what rounding that differs does; ends early if time does."""
-        if not self._nudged:
+        """Add to the spreads, run by run, what rounding that differs does; ends early if time does.
+
+        Stops whenever there are twice as many runs, and at the end: each look at the spreads takes time, too.
+        """
+        if not self._spreads:
             return
         yield
         for seed in range(NUDGES):
             if self.budget.is_used_up:
-                return
+                break
             arithmetic = StochasticArithmetic(self._types.types, nudge, seed, self._exactness)
             if (moved := self._run(arithmetic, wide=self.is_wide)) is None:
-                return
+                break
             self.nudges += 1
-            self._add(moved, self._nudged)
+            self._add(moved)
             if self.varies and 0 < seed < REPEATS and (again := self._run(wide=False)) is not None:
-                self._add(again, self._repeats)
+                self._add(again)
+            if self.nudges.bit_count() == 1:
+                yield
+        if self.nudges.bit_count() > 1:
             yield
 
-    def _add(self, values: Values, spreads: dict[str, Spread]) -> None:
+    def _add(self, values: Values) -> None:
         assert self.exact is not None
         for what, value in self.written(values).items():
-            spreads[what].add(value, self.exact[what], self.wanted[what])
+            self._spreads[what].add(value, self.exact[what], self.wanted[what])
 
     def spread(self, what: str) -> Spread:
         """How far rounding, as it is and as it was moved, takes a value."""
-        return self._nudged[what].joined(self._repeats[what])
+        return self._spreads[what]
 
-    def is_steady(self, what: str, largest: float = 0.0) -> bool:
+    def is_steady(self, what: str, largest: float) -> bool:
         """Whether eager's runs differ by rounding at most: not where they differ as much in float64.
 
         Args:

@@ -42,8 +42,7 @@ def tolerance(dtype: torch.dtype) -> float:
 def allowed_difference(want: Tensor, dtype: torch.dtype, largest: float) -> Tensor:
     """For each element of a value that was computed in the real type `dtype`, the difference that rounding explains.
 
-    Args:
-        largest: the magnitude of the tensor's largest element.
+    `largest` is the magnitude of the tensor's largest element.
     """
     share = min(tolerance(dtype), CANCELLED * torch.finfo(dtype).eps)
     return tolerance(dtype) * want.abs() + (share * largest + 1e-34)
@@ -51,11 +50,7 @@ def allowed_difference(want: Tensor, dtype: torch.dtype, largest: float) -> Tens
 
 @dataclass(frozen=True)
 class EagerValue:
-    """A value as eager computes it.
-
-    Attributes:
-        largest: the magnitude of the largest one of its kind, outputs or gradients.
-    """
+    """A value as eager computes it, with the magnitude of the largest one of its kind, outputs or gradients."""
 
     value: Tensor
     largest: float
@@ -102,10 +97,6 @@ class Spread:
             jump.copy_(torch.maximum(jump, changed))
         if is_floating(exact):
             self.samples.append(sample_of(moved, exact, want))
-
-    def joined(self, other: "Spread") -> "Spread":
-        """That of the runs of both."""
-        return Spread(torch.maximum(self.jumps, other.jumps), [*self.samples, *other.samples])
 
     def scaled(self, factor: float) -> "Spread":
         """That of rounding which is larger."""

@@ -68,7 +68,6 @@ class Plan:
         seed: of torch's generator; None: as it is.
         cotangents: which ones, of several sets.
         twice: run backward twice.
-        backward: run backward at all.
         changed: whether each input is expected to change; None: to be found out.
         before_backward: called between forward and backward.
         after_backward: called with the outputs and gradients, before the second backward pass.
@@ -80,18 +79,13 @@ class Plan:
     seed: int | None = None
     cotangents: int = 0
     twice: bool = False
-    backward: bool = True
     changed: Sequence[bool] | None = None
     before_backward: Callable[[], None] = lambda: None
     after_backward: Callable[[Any, Sequence[Tensor | None]], None] = lambda outputs, gradients: None
     randomness: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def compiled(self, want: Outcome) -> "Plan":
-        """The same for a compiled function, which draws its numbers by itself.
-
-        Args:
-            want: eager's outcome, to compare with.
-        """
+        """The same for a compiled function, which draws its numbers by itself, to compare with eager's outcome."""
         return replace(self, randomness=nullcontext, changed=want.changed)
 
 
@@ -107,8 +101,8 @@ class Baseline:
         names: one for each input.
         eager: the function.
         tensors: the inputs.
-        plan: how it ran on copies of them.
-        want: what came of it.
+        want: what came of a run on copies of them.
+        plan: how it ran.
         layouts: whether compiled outputs have to have the same strides.
         budget: the time for more such runs.
     """
@@ -116,10 +110,10 @@ class Baseline:
     names: Sequence[str]
     eager: Run
     tensors: Sequence[Tensor]
-    plan: Plan
     want: Outcome
-    layouts: bool
-    budget: Budget
+    plan: Plan = Plan()
+    layouts: bool = True
+    budget: Budget = field(default_factory=lambda: Budget(None))
 
 
 def at_once(fn: Callable[[list[Tensor]], Any]) -> Run:
@@ -180,7 +174,7 @@ def _run_on_copies(
                 plan.before_backward()
             gradients, again, cotangents = None, None, _cotangents(roots, plan.cotangents)
             differentiable = roots and any(x is not None for x in wanted)
-            has_backward = bool(differentiable and torch.is_grad_enabled() and plan.backward)
+            has_backward = bool(differentiable and torch.is_grad_enabled())
             if has_backward:
                 gradients = differentiate(roots, wanted, cotangents, plan.twice)
             with torch.set_grad_enabled(grad):

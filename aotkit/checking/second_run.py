@@ -11,11 +11,14 @@ from torch import Tensor
 
 from aotkit.aot import COMPILE_LOCK, pytree, random_state
 from aotkit.aot.environment import environment
+from aotkit.checking.comparison import Comparison, compare_values
 from aotkit.checking.copies import copy_inputs
 from aotkit.checking.in_pieces import are_finite, checksum
+from aotkit.checking.judgement import Judgement, doubted, judge
 from aotkit.checking.other_values import SEED, far_values, near_values
 from aotkit.checking.runs import Baseline, Outcome, Plan, Run, run_on_copies, unmoved, without_graph
 
+QUITE_ELSE = 100  # times what rounding may be
 CHANGES = (far_values, near_values)
 # Seconds to wait for a thread, which may itself be waiting for something that this one holds.
 PATIENCE = 60.0
@@ -23,37 +26,47 @@ PATIENCE = 60.0
 
 @dataclass
 class SecondRun:
-    """What happened.
+    """A second and a third run. Their values are gone, but for those that are in doubt.
 
     Attributes:
-        baseline: eager's run with other inputs than those of the first run.
-        got: what the compiled function gives, or the error that it raises.
-        third: outputs for the inputs of the first run; None if there are none.
-        beside: whether those were computed in another thread at the same time.
-        resized: whether the inputs have other sizes.
+        judgements: on them.
+        beside: whether they ran at the same time, in two threads.
+        resized: whether the second had inputs of other sizes.
         overwritten: whether results of the first run changed meanwhile.
     """
 
-    baseline: Baseline
-    got: Outcome | Exception
-    third: Any
+    judgements: list[Judgement]
     beside: bool
     resized: bool
     overwritten: bool
 
+    @property
+    def varies(self) -> bool:
+        """Whether eager gave something else when it ran again."""
+        return any(judgement.varies for judgement in self.judgements)
+
+    def settle(self) -> list[Comparison]:
+        """Decide; frees what was in doubt."""
+        return [c for judgement in self.judgements for c in judgement.settle()]
+
 
 def run_again(
-    first: Baseline, compiled: Run, resized: Sequence[Sequence[Tensor]], results: Any = (), beside: bool = True
+    first: Baseline,
+    compiled: Run,
+    resized: Sequence[Sequence[Tensor]],
+    outputs: Any,
+    gradients: Sequence[Tensor | None] = (),
+    beside: bool = True,
 ) -> SecondRun | None:
-    """Run a second and a third time; None if eager does not take other values.
+    """Run with other values, and once more as the first time; None if eager does not take other values.
 
     Args:
         resized: inputs of other sizes, one set of which will do.
-        results: of the first compiled run, of which nothing may change.
+        outputs, gradients: of the first compiled run. Nothing of them may change.
         beside: run the third time in another thread, at the same time as the second time.
     """
     plan = replace(first.plan, seed=SEED if first.want.draws else None)
-    before = _checksums(results)
+    before = _checksums((outputs, gradients))
     attempts = ((inputs, replace(plan, change=change)) for inputs in (*resized, first.tensors) for change in CHANGES)
     runs = (_in_eager(first, *attempt) for attempt in attempts)
     if (second := next((run for run in runs if run is not None), None)) is None:
@@ -69,8 +82,17 @@ def run_again(
         got = e
     finally:
         third.wait()
-    is_resized, overwritten = second.tensors is not first.tensors, before != _checksums(results)
-    return SecondRun(second, got, third.outputs, third.began, is_resized, overwritten)
+    overwritten = before != _checksums((outputs, gradients))
+    if isinstance(got, Exception):
+        problem = f"raises {type(got).__name__}: {got}"
+        judgements = [Judgement([Comparison("second run, with other values", problem=problem)])]
+    else:
+        judgements = [judge(second, got, exactness=False)]
+        for c in judgements[0].comparisons:
+            c.what += ", in a second run with other values"
+        if not first.want.draws and third.outputs is not None:
+            judgements.append(doubted(first, *_unlike_first(outputs, third.outputs)))
+    return SecondRun(judgements, third.began, second.tensors is not first.tensors, overwritten)
 
 
 def _in_eager(first: Baseline, inputs: Sequence[Tensor], plan: Plan) -> Baseline | None:
@@ -88,6 +110,24 @@ def _as_finite(second: Outcome, first: Outcome) -> bool:
     values = zip(*(pytree.tree_leaves((o.outputs, o.gradients)) for o in (second, first)), strict=True)
     pairs = [(a, b) for a, b in values if isinstance(a, Tensor) and not a.is_meta]
     return all(are_finite(a) or not are_finite(b) for a, b in pairs)
+
+
+def _unlike_first(outputs: Any, third: Any) -> tuple[list[Comparison], dict[str, Tensor]]:
+    """What a call gives for the values of the first run, where that is something quite else, and those values.
+
+    Sums on a GPU are in any order.
+    """
+    found: list[Comparison] = []
+    values: dict[str, Tensor] = {}
+    pairs = zip(pytree.tree_leaves(outputs), pytree.tree_leaves(third), strict=True)
+    for i, (a, b) in enumerate(pairs):
+        c = compare_values(f"output {i}", b, a)
+        c.what = f"{c.what}, in a third run as the first"
+        if c.problem and (not c.error or c.error > QUITE_ELSE * c.allowed):
+            found.append(c)
+        if isinstance(b, Tensor):
+            values[c.what] = b.detach()
+    return found, values
 
 
 def _checksums(results: Any) -> list[int | None]:

@@ -17,14 +17,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Wrong arguments end in `SystemExit`, as argparse has it."""
     options = parser().parse_args(arguments)
     try:
-        code: int = options.run(options)
+        return int(options.run(options))
     except AotkitError as e:
         print(e, file=sys.stderr)
         return exit_code(e)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    return code
 
 
 def exit_code(error: AotkitError) -> int:

@@ -140,12 +140,9 @@ def _versions() -> Iterator[Finding]:
     from aotkit import __version__
 
     yield Finding("aotkit", __version__)
-    for subject, version, supported in (
-        ("python", platform.python_version(), _required("python")),
-        ("torch", torch.__version__, _required("torch")),
-    ):
-        outside = None if within(version, supported) else f"aotkit supports {supported}"
-        yield Finding(subject, version, outside)
+    for subject, version in (("python", platform.python_version()), ("torch", torch.__version__)):
+        supported = _required(subject)
+        yield Finding(subject, version, None if within(version, supported) else f"aotkit supports {supported}")
 
 
 def _required(name: str) -> str:
@@ -162,13 +159,10 @@ def _required(name: str) -> str:
 
 def within(version: str, ranges: str) -> bool:
     """Whether a version is in `>=2.11,<2.14`. Only its numbers count: a pre-release is as the release."""
-    return all(_COMPARISONS[op](*_padded(version, bound)) for op, bound in re.findall(r"([<>=!]=?)\s*([\d.]+)", ranges))
+    from torch.torch_version import TorchVersion
 
-
-def _padded(*versions: str) -> list[list[int]]:
-    numbers = [[int(n) for n in re.match(r"\d+(\.\d+)*", version)[0].split(".")] for version in versions]  # type: ignore[index]
-    longest = max(map(len, numbers))
-    return [n + [0] * (longest - len(n)) for n in numbers]
+    numbers = TorchVersion(re.match(r"[\d.]*\d", version)[0])  # type: ignore[index]
+    return all(_COMPARISONS[op](numbers, bound) for op, bound in re.findall(r"([<>=!]=?)\s*([\d.]+)", ranges))
 
 
 def _cuda() -> Iterator[Finding]:
@@ -186,8 +180,7 @@ def _cuda() -> Iterator[Finding]:
         yield Finding("CUDA", torch.version.cuda)
         for i in range(torch.cuda.device_count()):
             device: Any = torch.cuda.get_device_properties(i)
-            capability = f"{device.major}.{device.minor}"
-            memory = f"{device.total_memory / 2**30:.0f} GiB"
+            capability, memory = f"{device.major}.{device.minor}", f"{device.total_memory / 2**30:.0f} GiB"
             yield Finding(f"cuda:{i}", f"{device.name}, compute capability {capability}, {memory}")
 
 

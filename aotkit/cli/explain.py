@@ -40,11 +40,9 @@ class Target:
 
 def add(commands: Commands) -> None:
     explain = add_command(
-        commands,
-        "explain",
-        _explain,
+        commands, "explain", _explain,
         "compile a function of a file, and tell how it runs and which kernels it launches",
-    )
+    )  # fmt: skip
     explain.add_argument("target", metavar="FILE.py:function", help="a function or a module in that file")
     explain.add_argument("--backend", metavar="NAME", help="as for aotkit.compile; default: auto")
     explain.add_argument("--partition", metavar="NAME", help="as for aotkit.compile; default: auto")
@@ -76,16 +74,15 @@ def _compiled(target: Target, options: argparse.Namespace) -> "CompiledFunction[
     from aotkit.compiled import CompiledFunction, CompiledModule, function_of
     from aotkit.compiler import compile
 
-    fn = target.fn
-    if not isinstance(fn, CompiledFunction | CompiledModule):
-        compiled: object = compile(fn, backend=options.backend or "auto", partition=options.partition or "auto")
-        return function_of(compiled)
-    if options.backend or options.partition:
+    compiled: object = target.fn
+    if not isinstance(compiled, CompiledFunction | CompiledModule):
+        compiled = compile(target.fn, backend=options.backend or "auto", partition=options.partition or "auto")
+    elif options.backend or options.partition:
         raise UsageError(f"{target.name!r} is compiled already: leave out --backend and --partition.")
-    return function_of(fn)
+    return function_of(compiled)
 
 
-def load(target: str, inputs: str | None = None) -> Target:
+def load(target: str, inputs: str | None) -> Target:
     """Import the file, find the function and its inputs.
 
     Raises:
@@ -148,12 +145,8 @@ def _named(module: ModuleType, name: str, file: str) -> Any:
 
 
 def _inputs(module: ModuleType, fn: Any, name: str | None, path: Path, file: str) -> tuple[Any, ...]:
-    if name is not None:
-        found = _named(module, name, file)
-    else:
-        found = getattr(fn, DEFAULT_INPUTS, None)
-        if found is None:
-            found = getattr(module, DEFAULT_INPUTS, None)
+    default = getattr(fn, DEFAULT_INPUTS, getattr(module, DEFAULT_INPUTS, None))
+    found = default if name is None else _named(module, name, file)
     if found is None:
         raise UsageError(
             f"{file} has no {DEFAULT_INPUTS!r}: a tuple of arguments, or a function that returns one. "

@@ -6,13 +6,12 @@ from dataclasses import replace
 from torch.fx import Node
 
 from aotkit.checking import Budget, CheckReport
-from aotkit.culprit.attempts import Attempts, Wrong, compilations
 from aotkit.culprit.joint import wrong_before_compilers
-from aotkit.culprit.minimise import first_wrong_prefix, left_out, problems_of, smallest
 from aotkit.culprit.parts import Part, Recorder, compiler_of
 from aotkit.culprit.pieces import steps_of
 from aotkit.culprit.result import Culprit, NotFound, ensure_time
 from aotkit.culprit.script import compiler_script
+from aotkit.culprit.search import Attempts, Wrong, compilations, first_wrong_prefix, left_out, smallest
 from aotkit.inspection.nodes import output_nodes
 from aotkit.inspection.source import source_line
 from aotkit.recipe import Recipe
@@ -87,7 +86,7 @@ def _culprit(recipe: Recipe, attempts: Attempts, node: Node, wrong: Wrong) -> Cu
         node=node.name,
         operator=str(node.target) if node.op == "call_function" else None,
         line=source_line(node),
-        difference="; ".join(f"{what} {problem}" for what, problem in problems_of(wrong).items()),
+        difference="; ".join(f"{what} {problem}" for what, problem in wrong.problems.items()),
         graph=wrong.gm,
     )
     if attempts.budget.is_used_up:

@@ -1,27 +1,35 @@
 """Faults that no graph compiler made: of the partitioner, the joint pass, the decompositions or the trace."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit import aot
-from aotkit.checking import Budget, CheckReport
-from aotkit.culprit.attempts import partitions
-from aotkit.culprit.minimise import smallest_cut
+from aotkit.aot.computed import Computed
+from aotkit.checking import Budget, CheckReport, checksum, pieces
 from aotkit.culprit.parts import Part, Recorder, Reference
-from aotkit.culprit.pieces import steps_of
-from aotkit.culprit.replay import as_graphs_run, compared
+from aotkit.culprit.pieces import reached, steps_of
+from aotkit.culprit.replay import as_graphs_run, compared, values_of
 from aotkit.culprit.result import Culprit, NotFound
 from aotkit.culprit.script import partitioner_script
-from aotkit.culprit.tracing import wrong_trace
+from aotkit.culprit.search import partitions, smallest_cut
+from aotkit.inspection.nodes import producer
 from aotkit.inspection.source import source_line
 from aotkit.recipe import Recipe
 
 # What a backend does to the joint graph, and what does nothing in its place.
 STAGES: dict[str, dict[str, Any]] = {"joint pass": {"joint_pass": None}, "decompositions": {"decompositions": {}}}
+# Numbers of a sketch. Each is a sum of all elements with other weights: rounding changes it as much as it changes an
+# element, and two different tensors agree in all of them by an accident that none of us will see.
+SUMS = 4
+ROUNDING = 64  # in units of the type's precision: what a trace may round otherwise, as in another order of factors
+MOST_ROUNDING = 0.1
 
 
 def wrong_before_compilers(
@@ -37,8 +45,7 @@ def wrong_before_compilers(
 
     Args:
         parts: the recorded graphs of the recipe.
-        run_eager: runs the function in eager, as the check does.
-        budget: the time for the search.
+        attempt, run_eager, budget: as for `find`.
 
     Raises:
         NotFound: the trace itself differs from eager, but not every time.
@@ -55,16 +62,11 @@ def wrong_before_compilers(
                 return Culprit(stage)
     if attempt(trusted).passed:
         raise NotFound("the graphs differ from eager without any compiler, but not every time")
-    return wrong_trace(keeper.part(recorder.parts), run_eager)
+    return _wrong_trace(keeper.part(recorder.parts), run_eager)
 
 
 class _JointKeeper:
-    """torch's default partitioner; keeps a copy of the joint graph.
-
-    Attributes:
-        joint: the copy.
-        num_outputs: how many of its outputs are the function's.
-    """
+    """torch's default partitioner; keeps a copy of the joint graph, and how many of its outputs are the function's."""
 
     def __init__(self) -> None:
         self.joint: GraphModule | None = None
@@ -124,3 +126,71 @@ def _wrong_cut(recipe: Recipe, parts: Mapping[str, Part], keeper: _JointKeeper, 
 def _described(node: Node, problem: str) -> Culprit:
     operator = str(node.target) if node.op == "call_function" else "a saved value"
     return Culprit("partition", node.name, operator, source_line(node), problem)
+
+
+def _wrong_trace(traced: Part, run_eager: Callable[[], object]) -> Culprit:
+    """The first operation whose value eager computes nowhere, of those that make a result wrong.
+
+    A trace may take another way to the same results, by values that eager does not have: an operator that eager has a
+    kernel for, writes that become copies. So it is looked at from the results backwards, as far as values are unknown.
+
+    Args:
+        traced: the graph as traced, of forward and backward.
+        run_eager: runs the function forward and backward in eager, on the same inputs.
+    """
+    eager = Computed(_sketch)
+    with eager:
+        run_eager()
+    known = _Known(eager.seen)
+    graph = traced.gm.graph
+    nodes = [n for n in graph.nodes if n.op == "call_function" and isinstance(n.meta.get("val"), Tensor)]
+    is_known = values_of(traced, nodes, keep=lambda value: known.has(_sketch(value)))
+    # Eager's dropout keeps another mask: what eager has one result of, it has run.
+    ran = {producer(n) for n in nodes if is_known[n]}
+    unknown = {n for n in nodes if not is_known[n] and producer(n) not in ran}
+    leading = reached(
+        unknown.intersection(graph.output_node().all_input_nodes),
+        lambda n: unknown.intersection(producer(n).all_input_nodes),
+    )
+    for node in nodes:
+        if node in leading and unknown.isdisjoint(producer(node).all_input_nodes):
+            difference = "eager computes what it reads, and nowhere its value"
+            return Culprit("trace", node.name, str(producer(node).target), source_line(node), difference)
+    return Culprit("trace")
+
+
+Kind = tuple[Any, ...]  # the dtype first
+Sketch = tuple[Kind, tuple[float, ...]]
+
+
+def _sketch(value: Tensor) -> Sketch:
+    """The kind of a tensor, with its norm and sums that depend on all elements; whole numbers are of their own kind."""
+    kind = value.dtype, tuple(value.shape)
+    if not value.is_floating_point() or value.is_meta or value.layout is not torch.strided:
+        return (*kind, checksum(value)), ()
+    sums, square, start = [0.0] * SUMS, 0.0, 0
+    for (part,) in pieces(value.detach()):
+        flat = part.double().nan_to_num(0.0, 0.0, 0.0)
+        places = torch.arange(start, start + flat.numel(), dtype=torch.float64, device=flat.device)
+        for i in range(SUMS):
+            sums[i] += float((flat * (places * (i + 1) + i).cos()).sum())
+        square += float((flat * flat).sum())
+        start += flat.numel()
+    return kind, (math.sqrt(square), *sums)
+
+
+class _Known:
+    """Tensors that have been seen, but for rounding."""
+
+    def __init__(self, sketches: Iterable[Sketch]) -> None:
+        self._by_kind: dict[Kind, list[tuple[float, ...]]] = defaultdict(list)
+        for kind, numbers in sketches:
+            self._by_kind[kind].append(numbers)
+
+    def has(self, sketch: Sketch) -> bool:
+        kind, numbers = sketch
+        if not numbers:
+            return kind in self._by_kind
+        share = min(ROUNDING * torch.finfo(kind[0]).eps, MOST_ROUNDING)
+        others = self._by_kind.get(kind, ())
+        return any(all(abs(a - b) <= share * numbers[0] for a, b in zip(numbers, o, strict=True)) for o in others)

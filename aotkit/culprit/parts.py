@@ -112,11 +112,7 @@ class Recorder:
         self.parts: dict[str, Part] = {}
 
     def backend(self, backend: Backend, keep_forward: bool = False) -> Backend:
-        """A backend that treats the joint graph as the given one does, and takes the place of its compilers.
-
-        Args:
-            keep_forward: only of that for the backward graph.
-        """
+        """The same backend with this in place of its compilers, or of that for the backward graph alone."""
         compiler = self._compiler
         backend = replace(backend, bw_compiler=compiler("bw_compiler"))
         if keep_forward:

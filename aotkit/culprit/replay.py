@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit import aot
-from aotkit.checking import Budget, CheckReport, Plan, at_once, checker, run_on_copies
+from aotkit.checking import Baseline, Budget, CheckReport, Plan, at_once, checker, run_on_copies
 from aotkit.culprit.parts import Part, Reference, input_names
 from aotkit.interfaces import GraphCompiler, Partitioner
 
@@ -79,24 +79,16 @@ def compared(
     whole: Callable[[list[Tensor]], Any],
     limit: Budget | None,
 ) -> CheckReport:
-    """The check of what was made of a graph.
-
-    Args:
-        compiled: runs that.
-        whole: runs the graph itself.
-    """
+    """The check of what was made of a graph, which `compiled` runs; `whole` runs the graph itself."""
     plan = Plan(aot.generators_of(gm))
     want = run_on_copies(at_once(whole), inputs, plan)
-    runs = at_once(compiled), at_once(whole)
-    return checker.check(subject, input_names(gm), *runs, inputs, want, plan, layouts=False, limit=limit)
+    budget = limit or Budget(None)
+    baseline = Baseline(input_names(gm), at_once(whole), inputs, want, plan, layouts=False, budget=budget)
+    return checker.check(subject, at_once(compiled), baseline)
 
 
 def values_of(part: Part, nodes: Iterable[Node], keep: Callable[[Any], Any] = lambda value: value) -> dict[Node, Any]:
-    """The reference's values of nodes.
-
-    Args:
-        keep: what is kept of each; all by default.
-    """
+    """The reference's values of nodes, or what is kept of them."""
     reference = Reference(part.gm, part.inputs, nodes, keep)
     with as_graphs_run(part.random):
         plan = Plan(aot.generators_of(part.gm))
@@ -106,11 +98,7 @@ def values_of(part: Part, nodes: Iterable[Node], keep: Callable[[Any], Any] = la
 
 @contextmanager
 def as_graphs_run(random: Sequence[Tensor] = ()) -> Iterator[None]:
-    """Without autograd and autocast, which graphs have in them.
-
-    Args:
-        random: states of the random generators to begin with; by default as they are.
-    """
+    """Without autograd and autocast, which graphs have in them; from these states of the random generators, if any."""
     with aot.random_state(), aot.without_autocast(), torch.no_grad():
         if random:
             aot.set_random_states(random)

@@ -11,10 +11,10 @@ from torch.utils.checkpoint import CheckpointPolicy
 import aotkit
 from aotkit import aot
 from aotkit.culprit import replay_partition
-from aotkit.culprit.code import graph_code
 from aotkit.culprit.parts import Part, copies_apart
 from aotkit.culprit.pieces import joint_piece, live_values, nodes_of, steps_of
 from aotkit.culprit.replay import values_of
+from aotkit.culprit.script import graph_code
 from aotkit.partitioners.default import partition as default_partition
 from aotkit.testing import zoo
 from aotkit.testing.faults import FAULTS, judge

@@ -1,5 +1,6 @@
 """Copies of a function's inputs that it cannot tell from the originals."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,8 +37,8 @@ def copy_inputs(tensors: Sequence[Tensor], change: Change | None = None) -> tupl
 class _Copier:
     def __init__(self, tensors: Sequence[Tensor], change: Change) -> None:
         self._change = change
-        storages = [t.untyped_storage()._cdata for t in {id(t): t for t in tensors}.values()]
-        self._shared = {s for s in storages if storages.count(s) > 1} if len(set(storages)) < len(storages) else set()
+        storages = Counter(t.untyped_storage()._cdata for t in {id(t): t for t in tensors}.values())
+        self._shared = {storage for storage, count in storages.items() if count > 1}
         self._storages: dict[int, tuple[torch.dtype, Tensor]] = {}
         # With the originals, so that no id is used again.
         self._copies: dict[int, tuple[Tensor, Copy]] = {}

@@ -1,7 +1,7 @@
 """Judge one run: compare it with eager's, then withdraw the complaints that rounding explains."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -11,7 +11,6 @@ from aotkit.checking.in_pieces import is_floating, magnitude
 from aotkit.checking.references import NUDGES, References, Values, values_of
 from aotkit.checking.rounding import (
     WORSE_THAN_EAGER,
-    EagerValue,
     Spread,
     distance,
     is_less_exact,
@@ -30,12 +29,17 @@ NO_MEANS = "there was no time, or no memory, to find out"
 
 @dataclass
 class Doubt:
-    """A compiled value that differs from eager's, which has this name, perhaps by rounding."""
+    """A compiled value that differs from eager's, which has this name, perhaps by rounding.
+
+    Attributes:
+        scale: the magnitude of the largest value of its kind, outputs or gradients, in eager.
+    """
 
     comparison: Comparison
     name: str
     got: Tensor
-    eager: EagerValue
+    want: Tensor
+    scale: float
 
 
 @dataclass
@@ -61,8 +65,7 @@ class Judgement:
             for doubt in doubts:
                 _complain_of_exactness(doubt, exact[doubt.name])
         if doubts := [doubt for doubt in doubts if doubt.comparison.problem]:
-            references.keep({doubt.name for doubt in doubts})
-            references.repeat()
+            references.repeat({doubt.name for doubt in doubts})
             self.varies = references.varies
             _leave_out_unwritten(doubts, references)
             _excuse_rounding([doubt for doubt in doubts if doubt.comparison.problem], references)
@@ -90,18 +93,18 @@ def doubted(baseline: Baseline, comparisons: list[Comparison], got: Values, exac
     eagers = values_of(baseline.names, baseline.want) if found else {}
     largest = functools.cache(functools.partial(_largest, eagers))
     doubts = [
-        Doubt(c, c.values, got[c.what], EagerValue(eagers[c.values], largest(_kind(c.values))))
+        Doubt(c, c.values, got[c.what], eagers[c.values], largest(_kind(c.values)))
         for c in found
         if c.values in eagers and c.what in got
     ]
     if not doubts:
         return Judgement(comparisons)
-    return Judgement(comparisons, doubts, References(baseline, {doubt.name: doubt.eager.value for doubt in doubts}))
+    return Judgement(comparisons, doubts, References(baseline, {doubt.name: doubt.want for doubt in doubts}))
 
 
 def _complain_of_exactness(doubt: Doubt, exact: Tensor) -> None:
     c = doubt.comparison
-    if c.problem is None and is_less_exact(doubt.got, doubt.eager, exact):
+    if c.problem is None and is_less_exact(doubt.got, doubt.want, exact):
         c.problem = "is far less exact than eager's: the root mean square of its distance from float64 is larger"
 
 
@@ -110,24 +113,24 @@ def _leave_out_unwritten(doubts: Sequence[Doubt], references: References) -> Non
     for doubt in doubts:
         if (mark := references.unwritten.get(doubt.name)) is None:
             continue
-        c, got, want = doubt.comparison, doubt.got.masked_fill(mark, 0), doubt.eager.value.masked_fill(mark, 0)
-        doubt.got, doubt.eager = got, EagerValue(want, magnitude(want))
-        again = compare_elements(c.what, got, want)
+        doubt.got, doubt.want = doubt.got.masked_fill(mark, 0), doubt.want.masked_fill(mark, 0)
+        doubt.scale = magnitude(doubt.want)
+        c = doubt.comparison
+        again = compare_elements(c.what, doubt.got, doubt.want)
         c.error, c.allowed, c.problem = again.error, again.allowed, again.problem
 
 
 def _excuse_rounding(doubts: Sequence[Doubt], references: References) -> None:
     """Withdraw complaints as soon as the runs so far explain them; more runs would explain more."""
     for _ in references.nudged():
-        doubts = [doubt for doubt in doubts if not _excused(doubt, references, references.spread)]
+        doubts = [doubt for doubt in doubts if not _excused(doubt, references)]
         if not doubts:
             return
     for doubt in doubts:
         c = doubt.comparison
         if references.nudges < NUDGES and references.budget.is_used_up:
             fewer = NUDGES / max(references.nudges, 1)
-            larger = functools.partial(_scaled, references, fewer)
-            if not _is_gross(doubt, references) or (references.nudges and _excused(doubt, references, larger)):
+            if not _is_gross(doubt, references) or (references.nudges and _excused(doubt, references, fewer)):
                 c.problem, c.undecided = None, f"{c.problem}, perhaps by rounding: {NO_MEANS}"
                 continue
         if not _is_steady(doubt, references):
@@ -139,7 +142,7 @@ def _is_gross(doubt: Doubt, references: References) -> bool:
 
     Few runs suffice to tell; eager's alone do, if it is near its float64 value.
     """
-    want = doubt.eager.value
+    want = doubt.want
     if references.exact is None or not is_floating(want):
         return False
     exact = references.exact[doubt.name]
@@ -149,34 +152,31 @@ def _is_gross(doubt: Doubt, references: References) -> bool:
     if off <= GROSS * size_of(exact, want):
         return False
     # What is smaller than the rounding of the largest of its kind, eager may have by chance, as a zero in float16.
-    noise = nudge(want.real.dtype) * doubt.eager.largest
+    noise = nudge(want.real.dtype) * doubt.scale
     is_near = WORSE_THAN_EAGER * max(distance(want, exact, want), noise) < off
     return references.nudges > 0 or (references.is_wide and is_near)
 
 
-def _scaled(references: References, factor: float, name: str) -> Spread:
-    return references.spread(name).scaled(factor)
-
-
-def _excused(doubt: Doubt, references: References, spread_of: Callable[[str], Spread]) -> bool:
-    """Whether a complaint was withdrawn."""
+def _excused(doubt: Doubt, references: References, larger: float = 1.0) -> bool:
+    """Whether a complaint was withdrawn, for rounding that is so many times larger than what was seen of it."""
     c, name = doubt.comparison, doubt.name
     if references.exact is None or not _is_steady(doubt, references):
         return False
-    exact, spread = references.exact[name], spread_of(name)
-    if is_rounding(doubt.got, doubt.eager, exact, spread):
+    exact, spread = references.exact[name], references.spread(name)
+    spread = spread.scaled(larger) if larger > 1 else spread
+    if is_rounding(doubt.got, doubt.want, exact, spread, doubt.scale):
         if not c.error:  # infinities differ, so that no elements were compared
-            got, want, _ = without_overflow(doubt.got, doubt.eager.value, exact, spread)
+            got, want, _ = without_overflow(doubt.got, doubt.want, exact, spread)
             again = compare_elements(c.what, got, want)
             c.error, c.allowed = again.error, again.allowed
-            c.beyond = int((doubt.got.isfinite() & ~doubt.eager.value.isfinite()).sum())
+            c.beyond = int((doubt.got.isfinite() & ~doubt.want.isfinite()).sum())
         c.problem, c.allowed = None, max(c.allowed, c.error)
     return c.problem is None
 
 
 def _is_steady(doubt: Doubt, references: References) -> bool:
     is_gradient = _kind(doubt.name) == "gradient"
-    return references.is_steady(doubt.name, doubt.eager.largest if is_gradient else 0.0)
+    return references.is_steady(doubt.name, doubt.scale if is_gradient else 0.0)
 
 
 def _kind(what: str) -> str:

@@ -76,16 +76,17 @@ class References:
             return {what: in_float64(value) for what, value in self.wanted.items()}
         return found
 
-    def keep(self, names: Collection[str]) -> None:
-        """Free what is no longer wanted."""
-        self.wanted = {what: value for what, value in self.wanted.items() if what in names}
-        if self.exact is not None:
-            self.exact = {what: self.exact[what] for what in self.wanted}
+    def repeat(self, names: Collection[str]) -> None:
+        """Run eager again, as it is: see whether it varies, and what depends on memory that it never wrote.
 
-    def repeat(self) -> None:
-        """Run eager again, as it is: see whether it varies, and what depends on memory that it never wrote."""
+        Only values of these names are wanted from now on.
+        """
+        self.wanted = {what: value for what, value in self.wanted.items() if what in names}
+        if self.exact is None:
+            return
+        self.exact = {what: self.exact[what] for what in self.wanted}
         fill = Filled(float("nan"), 0)
-        if self.budget.is_used_up or self.exact is None or (first := self._run(fill, self._types, wide=False)) is None:
+        if self.budget.is_used_up or (first := self._run(fill, self._types, wide=False)) is None:
             return
         if fill.took and (other := self._run(Filled(1.0, 1), wide=False)) is not None:
             marks = {what: _unlike(first[what], other[what]) for what in self.wanted}

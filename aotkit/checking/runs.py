@@ -50,12 +50,12 @@ class Outcome:
     inputs: list[Tensor | None]
     changed: Sequence[bool]
     checksums: list[int | None]
-    memory: list[frozenset[tuple[str, int]]] = field(default_factory=list)
-    again: list[Tensor | None] | None = None
-    overwrote_cotangents: bool = False
-    random: list[Tensor] = field(default_factory=list)
-    draws: bool = False
-    seconds: float = 0.0
+    memory: list[frozenset[tuple[str, int]]]
+    again: list[Tensor | None] | None
+    overwrote_cotangents: bool
+    random: list[Tensor]
+    draws: bool
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -129,20 +129,15 @@ def run_on_copies(run: Run, tensors: Sequence[Tensor], plan: Plan = Plan()) -> O
         NotImplementedError: inputs of different types share memory, and are to have other values.
     """
     try:
-        return _run_on_copies(run, tensors, plan, _gradients)
+        return _run_on_copies(run, tensors, plan)
     except RuntimeError as e:
         if "incompatible with .grad()" not in str(e):
             raise
         # Reentrant torch.utils.checkpoint works with Tensor.backward only.
-        return _run_on_copies(run, tensors, replace(plan, twice=False), _accumulated_gradients)
+        return _run_on_copies(run, tensors, replace(plan, twice=False), accumulate=True)
 
 
-def _run_on_copies(
-    run: Run,
-    tensors: Sequence[Tensor],
-    plan: Plan,
-    differentiate: Callable[[Sequence[Tensor], Sequence[Tensor | None], Sequence[Tensor], bool], list[Tensor | None]],
-) -> Outcome:
+def _run_on_copies(run: Run, tensors: Sequence[Tensor], plan: Plan, accumulate: bool = False) -> Outcome:
     start = time.monotonic()
     leaves, inputs = copy_inputs(tensors, plan.change)
     # Now: what gradients are written into requires them, too, but is no leaf then.
@@ -176,11 +171,11 @@ def _run_on_copies(
             differentiable = roots and any(x is not None for x in wanted)
             has_backward = bool(differentiable and torch.is_grad_enabled())
             if has_backward:
-                gradients = differentiate(roots, wanted, cotangents, plan.twice)
+                gradients = _gradients(roots, wanted, cotangents, plan.twice, accumulate)
             with torch.set_grad_enabled(grad):
                 plan.after_backward(outputs, gradients or ())
             if has_backward and plan.twice:
-                again = differentiate(roots, wanted, cotangents, False)
+                again = _gradients(roots, wanted, cotangents, False, accumulate)
             overwrote = not all(map(torch.equal, cotangents, _cotangents(roots, plan.cotangents)))
         after = _random(plan.generators)
     draws = not same_random(random, after)
@@ -242,19 +237,19 @@ def _version(tensor: Tensor) -> int | None:
 
 
 def _gradients(
-    roots: Sequence[Tensor], wanted: Sequence[Tensor | None], cotangents: Sequence[Tensor], retain: bool
+    roots: Sequence[Tensor],
+    wanted: Sequence[Tensor | None],
+    cotangents: Sequence[Tensor],
+    retain: bool,
+    accumulate: bool,
 ) -> list[Tensor | None]:
     """One for each place; None where nothing is wanted."""
+    if accumulate:
+        torch.autograd.backward(roots, cotangents)
+        return [None if x is None else x.grad for x in wanted]
     leaves = [x for x in wanted if x is not None]
     found = iter(torch.autograd.grad(roots, leaves, cotangents, retain_graph=retain, allow_unused=True))
     return [None if x is None else next(found) for x in wanted]
-
-
-def _accumulated_gradients(
-    roots: Sequence[Tensor], wanted: Sequence[Tensor | None], cotangents: Sequence[Tensor], retain: bool
-) -> list[Tensor | None]:
-    torch.autograd.backward(roots, cotangents)
-    return [None if x is None else x.grad for x in wanted]
 
 
 def _cotangents(roots: Sequence[Tensor], which: int) -> list[Tensor]:

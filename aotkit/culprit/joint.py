@@ -99,15 +99,15 @@ def _wrong_cut(recipe: Recipe, parts: Mapping[str, Part], keeper: _JointKeeper, 
     saved = len(forward.gm.graph.output_node().args[0]) - keeper.num_outputs  # type: ignore[arg-type]
 
     def whole(tensors: list[Tensor]) -> list[Any]:
-        run = Reference(joint.gm, joint.inputs, in_joint.values())
+        run = Reference(joint.gm, in_joint.values())
         run.run(*tensors)
         return [run.values[in_joint[n.name]] for n in nodes]
 
     def cut(tensors: list[Tensor]) -> list[Any]:
         given = dict(zip(joint.names, tensors, strict=True))
-        first = Reference(forward.gm, forward.inputs, nodes)
+        first = Reference(forward.gm, nodes)
         results = first.run(*(given[n] for n in forward.names))
-        second = Reference(backward.gm, backward.inputs, nodes)
+        second = Reference(backward.gm, nodes)
         second.run(*results[keeper.num_outputs :], *(given[n] for n in backward.names[saved:]))
         return [(first.values | second.values)[n] for n in nodes]
 

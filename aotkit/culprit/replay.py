@@ -33,7 +33,7 @@ def replay(
             return list(run(tensors) if getattr(run, "_boxed_call", False) else run(*tensors))
 
         def whole(tensors: list[Tensor]) -> Any:
-            return list(Reference(gm, inputs).run(*tensors))
+            return list(Reference(gm).run(*tensors))
 
         return compared("the compiled graph", gm, inputs, compiled, whole, limit)
 
@@ -60,13 +60,12 @@ def replay_partition(
             forward, backward = aot.partition_alone(partition, aot.copy_graph(joint), inputs, num_fwd_outputs)
 
         def cut(tensors: list[Tensor]) -> list[Any]:
-            results = Reference(forward, inputs[:num_primals]).run(*tensors[:num_primals])
-            saved = results[num_fwd_outputs:]
-            second = Reference(backward, [*saved, *inputs[num_primals:]])
-            return _apart([*results[:num_fwd_outputs], *second.run(*saved, *tensors[num_primals:])])
+            results = Reference(forward).run(*tensors[:num_primals])
+            gradients = Reference(backward).run(*results[num_fwd_outputs:], *tensors[num_primals:])
+            return _apart([*results[:num_fwd_outputs], *gradients])
 
         def whole(tensors: list[Tensor]) -> list[Any]:
-            return _apart(Reference(joint, inputs).run(*tensors))
+            return _apart(Reference(joint).run(*tensors))
 
         return compared("the partition", joint, inputs, cut, whole, limit)
 
@@ -89,7 +88,7 @@ def compared(
 
 def values_of(part: Part, nodes: Iterable[Node], keep: Callable[[Any], Any] = lambda value: value) -> dict[Node, Any]:
     """The reference's values of nodes, or what is kept of them."""
-    reference = Reference(part.gm, part.inputs, nodes, keep)
+    reference = Reference(part.gm, nodes, keep)
     with as_graphs_run(part.random):
         plan = Plan(aot.generators_of(part.gm))
         run_on_copies(at_once(lambda tensors: reference.run(*tensors)), part.inputs, plan)

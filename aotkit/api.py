@@ -11,7 +11,8 @@ from torch.fx import GraphModule
 from aotkit import nn
 from aotkit.capture import CapturedCompiler, Randomness, recipe_of
 from aotkit.checking import CheckReport
-from aotkit.compiled import Capture, CompiledFunction, compile, function_of
+from aotkit.compiled import CompiledFunction, function_of
+from aotkit.compiler import Capture, compile
 from aotkit.errors import (
     AotkitError,
     BudgetError,

@@ -394,7 +394,7 @@ def test_with_time_it_is_decided():
 def test_fewer_runs_raise_no_alarm(runs, monkeypatch):
     """What has not changed within a few runs may yet be rounding; what is far off is not."""
     references = aotkit.checking.references
-    monkeypatch.setattr(references.Budget, "is_used_up", property(lambda self: len(nudged) >= runs))
+    monkeypatch.setattr(aotkit.checking.Budget, "is_used_up", property(lambda self: len(nudged) >= runs))
     nudged = []
     arithmetic = references.StochasticArithmetic
     monkeypatch.setattr(references, "StochasticArithmetic", lambda *args: nudged.append(1) or arithmetic(*args))
@@ -415,7 +415,7 @@ def test_fewer_runs_raise_no_alarm(runs, monkeypatch):
 def test_what_is_far_off_is_wrong_where_there_was_time_for_float64_alone(monkeypatch):
     """Of a large network, the gradients: 33,000 times too small."""
     references = aotkit.checking.references
-    monkeypatch.setattr(references.Budget, "is_used_up", property(lambda self: bool(ran)))
+    monkeypatch.setattr(aotkit.checking.Budget, "is_used_up", property(lambda self: bool(ran)))
     ran = []
     widened = references.Widened
     monkeypatch.setattr(references, "Widened", lambda: ran.append(1) or widened())
@@ -468,7 +468,7 @@ def test_gradients_too_small_for_float16():
 def test_no_alarm_is_raised_of_noise_where_there_was_time_for_float64_alone(monkeypatch):
     """A sum that is zero in float64 and, by chance, in eager."""
     references = aotkit.checking.references
-    monkeypatch.setattr(references.Budget, "is_used_up", property(lambda self: bool(ran)))
+    monkeypatch.setattr(aotkit.checking.Budget, "is_used_up", property(lambda self: bool(ran)))
     monkeypatch.setattr(checker, "warn_user", lambda *args: None)
     ran = []
     widened = references.Widened

@@ -12,7 +12,6 @@ import aotkit
 from aotkit import cli
 from aotkit.benchmark import bench
 from aotkit.benchmark.workloads import gpt2, padded_texts, tutorial_inputs
-from aotkit.cli import demo
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -54,9 +53,9 @@ def test_the_readme_names_everything_that_is_registered():
 def small(monkeypatch):
     """The demo with one backend and small inputs."""
     only = {"backends": ["nop"], "partitions": ["default"], "seconds": 0.0}
-    monkeypatch.setattr(demo, "bench", lambda *args, **options: bench(*args, **{**options, **only}))
-    monkeypatch.setattr(demo, "tutorial_inputs", functools.partial(tutorial_inputs, 8, 16))
-    monkeypatch.setattr(demo, "gpt2", functools.partial(gpt2, layers=1, width=64))
+    monkeypatch.setattr("aotkit.benchmark.bench", lambda *args, **options: bench(*args, **{**options, **only}))
+    monkeypatch.setattr("aotkit.benchmark.workloads.tutorial_inputs", functools.partial(tutorial_inputs, 8, 16))
+    monkeypatch.setattr("aotkit.benchmark.workloads.gpt2", functools.partial(gpt2, layers=1, width=64))
 
 
 # Said inside of TorchDynamo, which hides it, of what goes from one graph to the next.
@@ -78,7 +77,7 @@ def test_the_demo_without_transformers_says_how_to_get_it(small, capsys, monkeyp
     def missing():
         raise ImportError("no module named transformers")
 
-    monkeypatch.setattr(demo, "gpt2", missing)
+    monkeypatch.setattr("aotkit.benchmark.workloads.gpt2", missing)
     assert cli.main(["demo"]) == 0
     assert "pip install 'transformers>=5'" in capsys.readouterr().out
 
@@ -88,7 +87,7 @@ def test_the_demo_fails_if_a_backend_is_wrong(small, capsys, monkeypatch):
         return lambda *inputs: [x * 2 if x.is_floating_point() else x for x in gm(*inputs)]
 
     options = {"backends": [wrong], "partitions": ["default"], "seconds": 0.0}
-    monkeypatch.setattr(demo, "bench", lambda *args, **chosen: bench(*args, **{**chosen, **options}))
+    monkeypatch.setattr("aotkit.benchmark.bench", lambda *args, **chosen: bench(*args, **{**chosen, **options}))
     assert cli.main(["demo"]) == 1
     assert "differs by up to" in capsys.readouterr().out
 

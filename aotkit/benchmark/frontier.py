@@ -11,7 +11,8 @@ from aotkit.benchmark.frontier_report import Frontier, Point
 from aotkit.benchmark.outcome import in_a_line, judged_if_possible
 from aotkit.benchmark.partitioners import families, registered_partitioners
 from aotkit.capture import Randomness, Recipe, recipe_of
-from aotkit.compiled import Capture, compile, function_of
+from aotkit.compiled import function_of
+from aotkit.compiler import Capture, compile
 from aotkit.errors import AotkitError, BudgetError, TraceError
 from aotkit.interfaces import Partitioner
 from aotkit.joint import Joint, classify, partition_copy

@@ -13,7 +13,7 @@ from aotkit.benchmark import transformers_models as hf
 from aotkit.benchmark.memory_report import EAGER, TORCH_COMPILE
 from aotkit.benchmark.overhead_variants import with_code_of_its_own
 from aotkit.benchmark.transformers_models import Model
-from aotkit.compiled import compile
+from aotkit.compiler import compile
 from aotkit.interfaces import Partitioner
 from aotkit.random import random_state
 from aotkit.torch_private.aotautograd import memory_budget

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from aotkit.benchmark.overhead_workloads import NO_GRAD, Workload
-from aotkit.compiled import compile
+from aotkit.compiler import compile
 from aotkit.registry import backend_status
 from aotkit.torch_private.inductor import inductor_for_functorch
 

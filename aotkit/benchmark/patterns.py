@@ -20,7 +20,7 @@ from aotkit.benchmark.pattern_cells import EAGER, FORWARD, STEP, TORCH_COMPILE, 
 from aotkit.benchmark.pattern_check import cotangent_of, difference
 from aotkit.benchmark.patterns_report import PatternsReport
 from aotkit.benchmark.timing import Step, interleave, spread
-from aotkit.compiled import compile
+from aotkit.compiler import compile
 from aotkit.errors import UnavailableError
 from aotkit.launches import most_allocated
 from aotkit.registry import get_backend

@@ -13,7 +13,7 @@ from aotkit.benchmark.table import BenchReport, Row
 from aotkit.benchmark.timing import Step, interleave
 from aotkit.capture import flatten
 from aotkit.checking import copy_inputs, cotangent
-from aotkit.compiled import Capture, compile
+from aotkit.compiler import Capture, compile
 from aotkit.errors import AotkitError, MismatchError
 from aotkit.inspection import saved_bytes
 from aotkit.interfaces import Partitioner

@@ -22,7 +22,7 @@ from aotkit.capture.captured_graph import (
     uncompiled_graph,
 )
 from aotkit.capture.recipe import Recipe
-from aotkit.checking import Budget, CheckReport, Plan, Run, Storages, at_once, checker, run_on_copies
+from aotkit.checking import Baseline, Budget, CheckReport, Plan, Run, Storages, at_once, checker, run_on_copies
 from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, TraceError, warn_of_fallback
 from aotkit.graphs import Graphs
 from aotkit.random import SeedNeeded, new_seed, random_state
@@ -262,18 +262,18 @@ class CapturedGraph:
 
             return at_once(call)
 
-        eager, compiled = filled(self._gm, names), filled(self._run)
-        want = run_on_copies(eager, tensors, plan)
+        eager = filled(self._gm, names)
+        baseline = Baseline(names, eager, tensors, run_on_copies(eager, tensors, plan), plan)
         # Another thread could want TorchDynamo, which waits for this compilation.
-        check = functools.partial(checker.check, plan=plan, threads=False)
-        report = check(recipe.subject, names, compiled, eager, tensors, want)
+        report = checker.check(recipe.subject, filled(self._run), baseline, threads=False)
         if not report.passed and not self._assigned:  # which could not be traced again as it was
             from aotkit import culprit
 
             def attempt(other: Recipe, limit: Budget) -> CheckReport:
                 traced = self._traced_again(filled(Interpreter(self._gm).run), tensors, other)
                 want = run_on_copies(eager, tensors, plan)
-                return check(other.subject, names, traced, eager, tensors, want, limit=limit)
+                again = Baseline(names, eager, tensors, want, plan, budget=limit)
+                return checker.check(other.subject, traced, again, threads=False)
 
             run_eager = functools.partial(run_on_copies, eager, tensors, plan)
             report.search = functools.partial(culprit.find, replace(recipe, dynamic=False), attempt, run_eager)

@@ -14,7 +14,7 @@ from aotkit.capture.outputs import Outputs
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.signature import Signature, outcome_in_eager
 from aotkit.capture.watching import TensorReads, no_other_randomness
-from aotkit.checking import Budget, CheckReport, Outcome, at_once, checker, resized, unmoved
+from aotkit.checking import Baseline, Budget, CheckReport, Outcome, at_once, checker, resized, unmoved
 from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, MismatchError, TraceError
 from aotkit.inspection import recording_source, user_line
 from aotkit.passes import generators_of, has_torch_operators, strides_of
@@ -144,21 +144,18 @@ class Entry:
         Args:
             limit: time of which the check takes its own.
         """
-        runs = at_once(self.run), functools.partial(signature.running, "run for the check")
         tensors = signature.tensors
+        run_eager = functools.partial(signature.running, "run for the check")
+        budget = limit or Budget(None)
         others = (resized(tensors, layouts[: len(tensors)]) for layouts in self._layouts)  # the seed stays
         other = next((o for o in others if o is not None and self.accepts(*o)), None)
         return checker.check(
             recipe.subject,
-            signature.names,
-            *runs,
-            tensors,
-            want,
-            signature.plan(),
+            at_once(self.run),
+            Baseline(signature.names, run_eager, tensors, want, signature.plan(), budget=budget),
             resized=[] if other is None else [other],
             # Operators of the user's own, and what processes do together, need not work in two threads at a time.
             threads=all(has_torch_operators(gm) for gm in (self.graphs.forward, self.graphs.backward) if gm),
-            limit=limit,
         )
 
 

@@ -11,11 +11,12 @@ from aotkit.checking.copies import copy_inputs
 from aotkit.checking.in_pieces import checksum, pieces
 from aotkit.checking.other_values import resized
 from aotkit.checking.rounding import TOLERANCE
-from aotkit.checking.runs import Outcome, Plan, Run, at_once, cotangent, run_on_copies, unmoved
+from aotkit.checking.runs import Baseline, Outcome, Plan, Run, at_once, cotangent, run_on_copies, unmoved
 from aotkit.checking.storages import Storages
 
 __all__ = [
     "TOLERANCE",
+    "Baseline",
     "Budget",
     "CheckReport",
     "Outcome",

@@ -3,16 +3,19 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from aotkit.checking.budget import Budget
-from aotkit.checking.in_pieces import magnitude, pieces
+from aotkit.checking.in_pieces import is_floating, magnitude, pieces
 from aotkit.checking.rounding import allowed_difference
-from aotkit.checking.runs import Outcome, same_random
+from aotkit.checking.runs import Baseline, Outcome, same_random
 from aotkit.torch_private.dispatch import pytree
+
+if TYPE_CHECKING:
+    from aotkit.culprit import Culprit
 
 AGAIN = ", second backward pass"
 MOST_LINES = 20  # of a report as text: what is wrong first, then what is undecided
@@ -59,7 +62,7 @@ class CheckReport:
         comparisons: one for each output, gradient and mutated input.
         repeated: whether it held for a second run, with other values and other random numbers.
         resized: whether that run had other sizes.
-        culprit: after a failed check, an `aotkit.culprit.Culprit`, or in words why none was found.
+        culprit: after a failed check, the first wrong node, or in words why it was not found.
         search: looks for that within a budget; None where it was found, or cannot be.
     """
 
@@ -67,15 +70,11 @@ class CheckReport:
     comparisons: list[Comparison] = field(default_factory=list)
     repeated: bool = False
     resized: bool = False
-    culprit: Any = None
-    search: Callable[[Budget], Any] | None = field(default=None, repr=False, compare=False)
+    culprit: "Culprit | str | None" = None
+    search: Callable[[Budget], "Culprit | str"] | None = field(default=None, repr=False, compare=False)
 
-    def find_culprit(self, seconds: float | None = None) -> Any:
-        """Look for what is wrong; sets `culprit`, and returns it.
-
-        Args:
-            seconds: how long it may take; None for no limit.
-        """
+    def find_culprit(self, seconds: float | None = None) -> "Culprit | str | None":
+        """Look for what is wrong, for so many seconds, or as long as it takes; sets `culprit`, and returns it."""
         if self.search is not None:
             budget = Budget(seconds)
             self.culprit = self.search(budget)
@@ -111,13 +110,9 @@ class CheckReport:
         return "\n".join([f"{self.subject} {verdict}:", *lines])
 
 
-def compare(names: Sequence[str], got: Outcome, want: Outcome, layouts: bool = True) -> list[Comparison]:
-    """Compare a compiled run with eager's: outputs, gradients, inputs, shared memory, random state.
-
-    Args:
-        names: one for each input.
-        layouts: whether outputs have to have eager's strides.
-    """
+def compare(baseline: Baseline, got: Outcome) -> list[Comparison]:
+    """Compare a compiled run with eager's: outputs, gradients, inputs, shared memory, random state."""
+    names, want = baseline.names, baseline.want
     got_leaves, got_spec = pytree.tree_flatten(got.outputs)
     want_leaves, want_spec = pytree.tree_flatten(want.outputs)
     if got_spec != want_spec:
@@ -125,7 +120,7 @@ def compare(names: Sequence[str], got: Outcome, want: Outcome, layouts: bool = T
     found = []
     for i, (g, w) in enumerate(zip(got_leaves, want_leaves, strict=True)):
         found.append(compare_values(f"output {i}", g, w))
-        if layouts and found[-1].problem is None and _layout(g) != _layout(w):
+        if baseline.layouts and found[-1].problem is None and _layout(g) != _layout(w):
             found[-1].values = None
             found[-1].problem = f"has strides {list(g.stride())}, eager's has {list(w.stride())}"
     found += _compare_gradients(names, got, want)
@@ -189,11 +184,11 @@ def compare_elements(what: str, got: Tensor, want: Tensor) -> Comparison:
     """Compare two tensors of the same shape and type."""
     if torch.equal(got, want):
         return Comparison(what)
-    if not (want.is_floating_point() or want.is_complex()):
+    if not is_floating(want):
         different = sum(int((g != w).sum()) for g, w in pieces(got, want))
         problem = f"differs in {different} of {want.numel()} elements" if different else None
         return Comparison(what, problem=problem, values=what)
-    real = want.real.dtype if want.is_complex() else want.dtype
+    real = want.real.dtype
     wide = torch.complex128 if want.is_complex() else torch.float64
     comparison, furthest, most, wrong, largest = Comparison(what, values=what), 0.0, 0.0, 0, magnitude(want)
     for g, w in pieces(got, want):

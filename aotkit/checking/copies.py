@@ -1,11 +1,13 @@
 """Copies of a function's inputs that it cannot tell from the originals."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from aotkit.checking.in_pieces import span
 from aotkit.torch_private.tensors import negated
 
 # Of a larger storage, such as a data set of which the input is a slice, only the slice is copied.
@@ -35,8 +37,8 @@ def copy_inputs(tensors: Sequence[Tensor], change: Change | None = None) -> tupl
 class _Copier:
     def __init__(self, tensors: Sequence[Tensor], change: Change) -> None:
         self._change = change
-        storages = [t.untyped_storage()._cdata for t in {id(t): t for t in tensors}.values()]
-        self._shared = {s for s in storages if storages.count(s) > 1} if len(set(storages)) < len(storages) else set()
+        storages = Counter(t.untyped_storage()._cdata for t in {id(t): t for t in tensors}.values())
+        self._shared = {storage for storage, count in storages.items() if count > 1}
         self._storages: dict[int, tuple[torch.dtype, Tensor]] = {}
         # With the originals, so that no id is used again.
         self._copies: dict[int, tuple[Tensor, Copy]] = {}
@@ -87,7 +89,7 @@ class _Copier:
         if storage.nbytes() - source.nbytes <= MOST_SPARE_BYTES:
             # A function may look beyond its view, and where in the storage that begins.
             return _over(source, self._values(source), offset)
-        used = 1 + sum((n - 1) * s for n, s in zip(source.shape, source.stride(), strict=True)) if source.numel() else 0
+        used = span(source.shape, source.stride())
         return _over(source, self._change(source.as_strided((used,), (1,))), 0)
 
     def _values(self, source: Tensor) -> Tensor:

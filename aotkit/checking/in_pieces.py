@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -25,6 +25,16 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     half = first.size(dim) // 2
     yield from pieces(*(t.narrow(dim, 0, half) for t in tensors))
     yield from pieces(*(t.narrow(dim, half, first.size(dim) - half) for t in tensors))
+
+
+def is_floating(tensor: Tensor) -> bool:
+    """Whether arithmetic rounds such values."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def span(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Over how many elements of memory a tensor reaches."""
+    return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
 
 
 def magnitude(tensor: Tensor) -> float:

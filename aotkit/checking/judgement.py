@@ -1,29 +1,25 @@
 """Judge one run: compare it with eager's, then withdraw the complaints that rounding explains."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from aotkit.checking.budget import Budget
 from aotkit.checking.comparison import AGAIN, Comparison, compare, compare_elements
-from aotkit.checking.in_pieces import magnitude
-from aotkit.checking.references import NUDGES, References, Values
+from aotkit.checking.in_pieces import is_floating, magnitude
+from aotkit.checking.references import NUDGES, References, Values, values_of
 from aotkit.checking.rounding import (
     WORSE_THAN_EAGER,
-    EagerValue,
     Spread,
     distance,
-    is_floating,
     is_less_exact,
     is_rounding,
     nudge,
     size_of,
     without_overflow,
 )
-from aotkit.checking.runs import Outcome, Plan, Run
-from aotkit.torch_private.dispatch import pytree
+from aotkit.checking.runs import Baseline, Outcome
 
 # Of its size, how far off a value is that is wrong for certain though there was no time for all runs: a relu that has
 # switched in none of a few runs may yet have done so by rounding.
@@ -33,18 +29,17 @@ NO_MEANS = "there was no time, or no memory, to find out"
 
 @dataclass
 class Doubt:
-    """A value that differs from eager's, perhaps by rounding.
+    """A compiled value that differs from eager's, which has this name, perhaps by rounding.
 
     Attributes:
-        name: of eager's value.
-        got: the compiled one.
-        eager: what it is compared with.
+        scale: the magnitude of the largest value of its kind, outputs or gradients, in eager.
     """
 
     comparison: Comparison
     name: str
     got: Tensor
-    eager: EagerValue
+    want: Tensor
+    scale: float
 
 
 @dataclass
@@ -70,79 +65,46 @@ class Judgement:
             for doubt in doubts:
                 _complain_of_exactness(doubt, exact[doubt.name])
         if doubts := [doubt for doubt in doubts if doubt.comparison.problem]:
-            references.keep({doubt.name for doubt in doubts})
-            references.repeat()
+            references.repeat({doubt.name for doubt in doubts})
             self.varies = references.varies
             _leave_out_unwritten(doubts, references)
             _excuse_rounding([doubt for doubt in doubts if doubt.comparison.problem], references)
         return self.comparisons
 
 
-def judge(
-    names: Sequence[str],
-    eager: Run,
-    tensors: Sequence[Tensor],
-    plan: Plan,
-    got: Outcome,
-    want: Outcome,
-    exactness: bool,
-    layouts: bool,
-    budget: Budget,
-) -> Judgement:
-    """Compare a run with eager's.
-
-    Args:
-        names: one for each tensor.
-        tensors: what both ran on copies of.
-        plan: how eager ran.
-        exactness: also complain where eager is far more exact.
-        layouts: whether outputs have to have eager's strides.
-        budget: for runs that settle what is in doubt.
-    """
-    comparisons = compare(names, got, want, layouts)
+def judge(baseline: Baseline, got: Outcome, exactness: bool) -> Judgement:
+    """Compare a run with eager's; on demand, complain also where eager is far more exact."""
+    comparisons = compare(baseline, got)
     # Only what differs by its elements can be rounding; nothing excuses the rest.
     if any(c.problem and c.values is None for c in comparisons):
         return Judgement(comparisons)
-    found = [c for c in comparisons if c.problem or (exactness and c.error)]
-    again = zip(names, got.again or (), strict=False)
-    values = values_of(names, got) | {f"gradient of {n}{AGAIN}": g.detach() for n, g in again if g is not None}
-    return doubted(found, values, comparisons, eager, tensors, plan, want, names, budget)
+    again = zip(baseline.names, got.again or (), strict=False)
+    values = values_of(baseline.names, got) | {f"gradient of {n}{AGAIN}": g.detach() for n, g in again if g is not None}
+    return doubted(baseline, comparisons, values, exactness)
 
 
-def doubted(
-    found: Sequence[Comparison],
-    got: Values,
-    comparisons: list[Comparison],
-    eager: Run,
-    tensors: Sequence[Tensor],
-    plan: Plan,
-    want: Outcome,
-    names: Sequence[str],
-    budget: Budget,
-) -> Judgement:
-    """A judgement in which these comparisons are in doubt.
+def doubted(baseline: Baseline, comparisons: list[Comparison], got: Values, exactness: bool = False) -> Judgement:
+    """A judgement in which all complaints are in doubt that rounding may explain.
 
     Args:
         got: the compiled values, by what the comparisons are of.
-        comparisons: all of them.
     """
-    eagers = values_of(names, want) if found else {}
+    found = [c for c in comparisons if c.problem or (exactness and c.error)]
+    eagers = values_of(baseline.names, baseline.want) if found else {}
     largest = functools.cache(functools.partial(_largest, eagers))
     doubts = [
-        Doubt(c, c.values, got[c.what], EagerValue(eagers[c.values], largest(_kind(c.values))))
+        Doubt(c, c.values, got[c.what], eagers[c.values], largest(_kind(c.values)))
         for c in found
         if c.values in eagers and c.what in got
     ]
     if not doubts:
         return Judgement(comparisons)
-    wanted = {doubt.name: doubt.eager.value for doubt in doubts}
-    references = References(eager, tensors, want, plan, wanted, functools.partial(values_of, names), budget)
-    return Judgement(comparisons, doubts, references)
+    return Judgement(comparisons, doubts, References(baseline, {doubt.name: doubt.want for doubt in doubts}))
 
 
 def _complain_of_exactness(doubt: Doubt, exact: Tensor) -> None:
     c = doubt.comparison
-    if c.problem is None and is_less_exact(doubt.got, doubt.eager, exact):
+    if c.problem is None and is_less_exact(doubt.got, doubt.want, exact):
         c.problem = "is far less exact than eager's: the root mean square of its distance from float64 is larger"
 
 
@@ -151,32 +113,25 @@ def _leave_out_unwritten(doubts: Sequence[Doubt], references: References) -> Non
     for doubt in doubts:
         if (mark := references.unwritten.get(doubt.name)) is None:
             continue
-        c, got, want = doubt.comparison, doubt.got.masked_fill(mark, 0), doubt.eager.value.masked_fill(mark, 0)
-        doubt.got, doubt.eager = got, EagerValue(want, magnitude(want))
-        again = compare_elements(c.what, got, want)
+        doubt.got, doubt.want = doubt.got.masked_fill(mark, 0), doubt.want.masked_fill(mark, 0)
+        doubt.scale = magnitude(doubt.want)
+        c = doubt.comparison
+        again = compare_elements(c.what, doubt.got, doubt.want)
         c.error, c.allowed, c.problem = again.error, again.allowed, again.problem
 
 
 def _excuse_rounding(doubts: Sequence[Doubt], references: References) -> None:
     """Withdraw complaints as soon as the runs so far explain them; more runs would explain more."""
     for _ in references.nudged():
-        if references.nudges.bit_count() > 1:  # each look takes time, too
-            continue
-        doubts = [doubt for doubt in doubts if not _excused(doubt, references, references.spread)]
+        doubts = [doubt for doubt in doubts if not _excused(doubt, references)]
         if not doubts:
             return
-    if references.nudges.bit_count() > 1:
-        doubts = [doubt for doubt in doubts if not _excused(doubt, references, references.spread)]
     for doubt in doubts:
         c = doubt.comparison
         if references.nudges < NUDGES and references.budget.is_used_up:
             fewer = NUDGES / max(references.nudges, 1)
-            larger = functools.partial(_scaled, references, fewer)
-            if not _is_gross(doubt, references) or (references.nudges and _excused(doubt, references, larger)):
-                c.problem, c.undecided = (
-                    None,
-                    f"{c.problem}, perhaps by rounding: {NO_MEANS}",
-                )
+            if not _is_gross(doubt, references) or (references.nudges and _excused(doubt, references, fewer)):
+                c.problem, c.undecided = None, f"{c.problem}, perhaps by rounding: {NO_MEANS}"
                 continue
         if not _is_steady(doubt, references):
             c.problem = f"{c.problem}; eager itself gives something else each time"
@@ -187,7 +142,7 @@ def _is_gross(doubt: Doubt, references: References) -> bool:
 
     Few runs suffice to tell; eager's alone do, if it is near its float64 value.
     """
-    want = doubt.eager.value
+    want = doubt.want
     if references.exact is None or not is_floating(want):
         return False
     exact = references.exact[doubt.name]
@@ -197,42 +152,31 @@ def _is_gross(doubt: Doubt, references: References) -> bool:
     if off <= GROSS * size_of(exact, want):
         return False
     # What is smaller than the rounding of the largest of its kind, eager may have by chance, as a zero in float16.
-    noise = nudge(want.real.dtype if want.is_complex() else want.dtype) * doubt.eager.largest
+    noise = nudge(want.real.dtype) * doubt.scale
     is_near = WORSE_THAN_EAGER * max(distance(want, exact, want), noise) < off
     return references.nudges > 0 or (references.is_wide and is_near)
 
 
-def _scaled(references: References, factor: float, name: str) -> Spread:
-    return references.spread(name).scaled(factor)
-
-
-def _excused(doubt: Doubt, references: References, spread_of: Callable[[str], Spread]) -> bool:
-    """Whether a complaint was withdrawn."""
+def _excused(doubt: Doubt, references: References, larger: float = 1.0) -> bool:
+    """Whether a complaint was withdrawn, for rounding that is so many times larger than what was seen of it."""
     c, name = doubt.comparison, doubt.name
     if references.exact is None or not _is_steady(doubt, references):
         return False
-    exact, spread = references.exact[name], spread_of(name)
-    if is_rounding(doubt.got, doubt.eager, exact, spread):
+    exact, spread = references.exact[name], references.spread(name)
+    spread = spread.scaled(larger) if larger > 1 else spread
+    if is_rounding(doubt.got, doubt.want, exact, spread, doubt.scale):
         if not c.error:  # infinities differ, so that no elements were compared
-            got, want, _ = without_overflow(doubt.got, doubt.eager.value, exact, spread)
+            got, want, _ = without_overflow(doubt.got, doubt.want, exact, spread)
             again = compare_elements(c.what, got, want)
             c.error, c.allowed = again.error, again.allowed
-            c.beyond = int((doubt.got.isfinite() & ~doubt.eager.value.isfinite()).sum())
+            c.beyond = int((doubt.got.isfinite() & ~doubt.want.isfinite()).sum())
         c.problem, c.allowed = None, max(c.allowed, c.error)
     return c.problem is None
 
 
 def _is_steady(doubt: Doubt, references: References) -> bool:
     is_gradient = _kind(doubt.name) == "gradient"
-    return references.is_steady(doubt.name, doubt.eager.largest if is_gradient else 0.0)
-
-
-def values_of(names: Sequence[str], outcome: Outcome) -> Values:
-    """Outputs, gradients and mutated inputs by the names that comparisons have."""
-    found = {f"output {i}": v for i, v in enumerate(pytree.tree_leaves(outcome.outputs))}
-    found |= {f"gradient of {n}": v for n, v in zip(names, outcome.gradients or (), strict=False)}
-    found |= {f"input {n} after the call": v for n, v in zip(names, outcome.inputs, strict=True)}
-    return {what: v.detach() for what, v in found.items() if isinstance(v, Tensor) and not v.is_meta}
+    return references.is_steady(doubt.name, doubt.scale if is_gradient else 0.0)
 
 
 def _kind(what: str) -> str:
@@ -241,5 +185,5 @@ def _kind(what: str) -> str:
 
 def _largest(values: Values, kind: str) -> float:
     """The magnitude of the largest value of a kind: outputs, gradients or inputs."""
-    alike = [v for what, v in values.items() if _kind(what) == kind]
-    return max((magnitude(v) for v in alike if v.is_floating_point() or v.is_complex()), default=0.0)
+    alike = (v for what, v in values.items() if _kind(what) == kind)
+    return max((magnitude(v) for v in alike if is_floating(v)), default=0.0)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from aotkit.checking.in_pieces import are_finite, ends, pieces
+from aotkit.checking.in_pieces import are_finite, ends, is_floating, pieces, span
 
 SEED = 0xF12E5
 SMALLEST = 1e-3  # the smallest factor
@@ -22,19 +22,17 @@ def far_values(values: Tensor) -> Tensor:
     remain such. Indices that are in range may yet not be so together: that would end the process on a CUDA device, so
     integers and masks stay as they are there.
     """
-    if values.is_cuda and not (values.is_floating_point() or values.is_complex()):
+    if values.is_cuda and not is_floating(values):
         return values.clone()
     return _in_pieces(values, _far(values))
 
 
 def near_values(values: Tensor) -> Tensor:
     """The same integers, and floating-point values up to a quarter nearer to zero."""
-    if not (values.is_floating_point() or values.is_complex()):
+    if not is_floating(values):
         return values.clone()
     draw = _Draw(values)
-    return _in_pieces(
-        values, lambda part: part * draw.each(part, lambda amounts: 1 - amounts / 4).to(values.real.dtype)
-    )
+    return _in_pieces(values, lambda part: part * draw.each(part, lambda amounts: 1 - amounts / 4))
 
 
 Change = Callable[[Tensor], Tensor]
@@ -56,9 +54,11 @@ class _Draw:
 
     def each(self, part: Tensor, of_amounts: Callable[[Tensor], Tensor]) -> Tensor:
         """One for each of many elements, made of amounts in [0, 1); the same ones again after `MOST_DRAWN`."""
+        if not len(part):
+            return part
         amounts = torch.rand(min(len(part), MOST_DRAWN), generator=self.generator, device="cpu")
-        numbers = of_amounts(amounts).to(part.device) if len(part) else amounts.to(part.device)
-        return numbers.repeat(-(-len(part) // max(len(numbers), 1)))[: len(part)]
+        numbers = of_amounts(amounts).to(part.device, part.real.dtype)
+        return numbers.repeat(-(-len(part) // len(numbers)))[: len(part)]
 
     def permutation(self, count: int) -> Tensor:
         return torch.randperm(count, generator=self.generator, device="cpu")
@@ -72,7 +72,7 @@ def _far(values: Tensor) -> Change:
     if values.dtype in INTEGERS:
         return _other_integers(values, draw)
     if values.is_complex():
-        return lambda part: part * _signed_factors(part, draw).to(values.real.dtype)
+        return lambda part: part * _factors(part, draw, signed=True)
     if not values.is_floating_point():
         return lambda part: part.roll(1)
     is_finite = are_finite(values)
@@ -80,10 +80,10 @@ def _far(values: Tensor) -> Change:
     found = [ends(part) for part in finite if len(part)]
     low, high = min((a for a, _ in found), default=0.0), max((b for _, b in found), default=0.0)
     if low >= 0 or high <= 0:
-        return lambda part: part * _factors(part, draw).to(values.dtype)
+        return lambda part: part * _factors(part, draw)
 
     def change(part: Tensor) -> Tensor:
-        others = part * _signed_factors(part, draw).to(values.dtype)
+        others = part * _factors(part, draw, signed=True)
         if is_finite:  # these are nearer to zero
             return others.clamp_(low, high)
         return torch.where(others.isfinite(), others.clamp(low, high), others)
@@ -91,19 +91,15 @@ def _far(values: Tensor) -> Change:
     return change
 
 
-def _factors(part: Tensor, draw: _Draw) -> Tensor:
-    return draw.each(part, lambda amounts: SMALLEST ** (amounts / amounts.max()))  # a single number moves the most
+def _factors(part: Tensor, draw: _Draw, signed: bool = False) -> Tensor:
+    """Of many orders of magnitude; if they are signed, half of them are negative."""
 
-
-def _signed_factors(part: Tensor, draw: _Draw) -> Tensor:
-    """Half of them negative."""
-
-    def signed(amounts: Tensor) -> Tensor:
-        amounts = amounts * 2 - 1
+    def factors(amounts: Tensor) -> Tensor:
+        amounts = amounts * 2 - 1 if signed else amounts
         sizes = amounts.abs()
-        return (SMALLEST ** (sizes / sizes.max())).copysign(amounts)
+        return (SMALLEST ** (sizes / sizes.max())).copysign(amounts)  # a single number moves the most
 
-    return draw.each(part, signed)
+    return draw.each(part, factors)
 
 
 def _other_integers(values: Tensor, draw: _Draw) -> Change:
@@ -136,8 +132,7 @@ def resized(
 def _resized(tensor: Tensor, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
     if list(tensor.shape) == list(shape) or not tensor.numel():
         return tensor
-    size = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-    offset = int(tensor.storage_offset())
+    size, offset = span(shape, stride), int(tensor.storage_offset())
     values = tensor.detach().resolve_conj().resolve_neg().flatten()
     storage = values.repeat(-(-(size + offset) // len(values)))
     with torch.no_grad():

@@ -1,7 +1,7 @@
 """Runs of the eager function that tell what rounding does to it, as there is time and memory."""
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.checking.budget import Budget
-from aotkit.checking.in_pieces import same_values
-from aotkit.checking.rounding import Spread, are_close, distance, in_float64, is_floating, nudge, size_of
-from aotkit.checking.runs import Outcome, Plan, Run, run_on_copies, same_random
+from aotkit.checking.in_pieces import is_floating, same_values
+from aotkit.checking.rounding import Spread, are_close, distance, in_float64, nudge, size_of
+from aotkit.checking.runs import Baseline, Outcome, run_on_copies, same_random
 from aotkit.checking.stochastic import Exactness, ResultTypes, StochasticArithmetic
 from aotkit.checking.unwritten import Filled
 from aotkit.checking.widened import SameDraws, Widened
 from aotkit.errors import is_out_of_memory
+from aotkit.torch_private.dispatch import pytree
 
 # How often rounded values are moved to see how sensitive a result is, and how often eager runs where its runs differ.
 NUDGES, REPEATS = 16, 4
@@ -34,9 +34,8 @@ class References:
     Only the values that are in doubt are kept of them.
 
     Args:
+        baseline: the run in which they are. No more runs begin when its budget is used up.
         wanted: those values by name, as eager gave them.
-        values_of: from an outcome to all its values by name.
-        budget: no more runs begin when it is used up.
 
     Attributes:
         is_wide: whether `exact` is of float64. It is eager's own where the function does not take that, or draws other
@@ -46,25 +45,16 @@ class References:
         varies: whether eager gave something else when it ran again.
     """
 
-    def __init__(
-        self,
-        eager: Run,
-        tensors: Sequence[Tensor],
-        want: Outcome,
-        plan: Plan,
-        wanted: Values,
-        values_of: Callable[[Outcome], Values],
-        budget: Budget,
-    ) -> None:
-        kinds = [t.dtype for t in tensors if t.is_floating_point()]
+    def __init__(self, baseline: Baseline, wanted: Values) -> None:
+        kinds = [t.dtype for t in baseline.tensors if t.is_floating_point()]
         self._dtype = kinds[0] if kinds else torch.get_default_dtype()
-        self._eager = eager
-        self._tensors = tensors
-        self._draws, self._random = want.draws, want.random
-        self._plan = replace(plan, changed=want.changed)
+        self._names = baseline.names
+        self._eager = baseline.eager
+        self._tensors = baseline.tensors
+        self._draws, self._random = baseline.want.draws, baseline.want.random
+        self._plan = replace(baseline.plan, changed=baseline.want.changed)
         self.wanted = wanted
-        self._values_of = values_of
-        self.budget = budget
+        self.budget = baseline.budget
         self._types = ResultTypes()
         self._exactness: Exactness = []
         self._again: Values | None = None  # a second run in float64, or in the function's own types
@@ -73,8 +63,7 @@ class References:
         self.unwritten: Values = {}
         self.varies = False
         self._apart: dict[str, float] = {}  # two runs in the function's own types
-        self._nudged: dict[str, Spread] = {}
-        self._repeats: dict[str, Spread] = {}
+        self._spreads: dict[str, Spread] = {}
 
     @functools.cached_property
     def exact(self) -> Values | None:
@@ -86,29 +75,29 @@ class References:
             return {what: in_float64(value) for what, value in self.wanted.items()}
         return found
 
-    def keep(self, names: Collection[str]) -> None:
-        """Free what is no longer wanted."""
-        self.wanted = {what: value for what, value in self.wanted.items() if what in names}
-        if self.exact is not None:
-            self.exact = {what: self.exact[what] for what in self.wanted}
+    def repeat(self, names: Collection[str]) -> None:
+        """Run eager again, as it is: see whether it varies, and what depends on memory that it never wrote.
 
-    def repeat(self) -> None:
-        """Run eager again, as it is: see whether it varies, and what depends on memory that it never wrote."""
+        Only values of these names are wanted from now on.
+        """
+        self.wanted = {what: value for what, value in self.wanted.items() if what in names}
+        if self.exact is None:
+            return
+        self.exact = {what: self.exact[what] for what in self.wanted}
         fill = Filled(float("nan"), 0)
-        if self.budget.is_used_up or self.exact is None or (first := self._run(fill, self._types, wide=False)) is None:
+        if self.budget.is_used_up or (first := self._run(fill, self._types, wide=False)) is None:
             return
         if fill.took and (other := self._run(Filled(1.0, 1), wide=False)) is not None:
             marks = {what: _unlike(first[what], other[what]) for what in self.wanted}
             self.unwritten = {what: mark for what, mark in marks.items() if mark.any()}
             first = self.written(first)
             self.wanted, self.exact = self.written(self.wanted), self.written(self.exact)
-        self._nudged = {what: Spread.around(exact) for what, exact in self.exact.items()}
-        self._repeats = {what: Spread.around(exact) for what, exact in self.exact.items()}
+        self._spreads = {what: Spread.around(exact) for what, exact in self.exact.items()}
         self.varies = not all(same_values(first[what], value) for what, value in self.wanted.items())
         if self.varies:
             self._again = self._run() if self.is_wide else first
             self._apart = {w: distance(first[w], in_float64(v), v) for w, v in self.wanted.items() if is_floating(v)}
-            self._add(first, self._repeats)
+            self._add(first)
 
     def written(self, values: Values) -> Values:
         """The same, with zeros in place of what was never written."""
@@ -118,32 +107,38 @@ class References:
         }
 
     def nudged(self) -> Iterator[None]:
-        """Add to the spreads, run by run, what rounding that differs does; ends early if time does."""
-        if not self._nudged:
+        """Add to the spreads, run by run, what rounding that differs does; ends early if time does.
+
+        Stops whenever there are twice as many runs, and at the end: each look at the spreads takes time, too.
+        """
+        if not self._spreads:
             return
         yield
         for seed in range(NUDGES):
             if self.budget.is_used_up:
-                return
+                break
             arithmetic = StochasticArithmetic(self._types.types, nudge, seed, self._exactness)
             if (moved := self._run(arithmetic, wide=self.is_wide)) is None:
-                return
+                break
             self.nudges += 1
-            self._add(moved, self._nudged)
+            self._add(moved)
             if self.varies and 0 < seed < REPEATS and (again := self._run(wide=False)) is not None:
-                self._add(again, self._repeats)
+                self._add(again)
+            if self.nudges.bit_count() == 1:
+                yield
+        if self.nudges.bit_count() > 1:
             yield
 
-    def _add(self, values: Values, spreads: dict[str, Spread]) -> None:
+    def _add(self, values: Values) -> None:
         assert self.exact is not None
         for what, value in self.written(values).items():
-            spreads[what].add(value, self.exact[what], self.wanted[what])
+            self._spreads[what].add(value, self.exact[what], self.wanted[what])
 
     def spread(self, what: str) -> Spread:
         """How far rounding, as it is and as it was moved, takes a value."""
-        return self._nudged[what].joined(self._repeats[what])
+        return self._spreads[what]
 
-    def is_steady(self, what: str, largest: float = 0.0) -> bool:
+    def is_steady(self, what: str, largest: float) -> bool:
         """Whether eager's runs differ by rounding at most: not where they differ as much in float64.
 
         Args:
@@ -158,7 +153,7 @@ class References:
         if are_close(again, exact) or not is_floating(want):
             return are_close(again, exact)
         size, far = size_of(exact, want), distance(again, exact, want)
-        rounding = nudge(want.real.dtype if want.is_complex() else want.dtype)
+        rounding = nudge(want.real.dtype)
         # In float64 noise has no size: that of the rounding of the largest number is what it is small beside.
         size = max(size, FINER * largest) if self.is_wide else max(AMPLIFIED * size, largest)
         return far <= FINER * self._apart[what] or far <= rounding * size
@@ -168,14 +163,9 @@ class References:
 
         @contextmanager
         def run_so(copies: list[Tensor]) -> Iterator[Any]:
-            # The last one sees an operator first.
-            stacked = [
-                *([SameDraws(self._dtype)] if wide and self._draws else []),
-                *modes,
-                *([Widened()] if wide else []),
-            ]
-            with ExitStack() as stack:
-                for mode in stacked:
+            same_draws = [SameDraws(self._dtype)] if wide and self._draws else []
+            with ExitStack() as stack:  # the last one sees an operator first
+                for mode in (*same_draws, *modes, *([Widened()] if wide else ())):
                     stack.enter_context(mode)
                 yield stack.enter_context(self._eager(copies))
 
@@ -190,13 +180,21 @@ class References:
             if is_out_of_memory(e):  # of eager in its own types alone, too little can be told
                 self.budget.use_up()
             return None
-        found = self._values_of(run)
+        found = values_of(self._names, run)
         alike = all(w in found and found[w].shape == value.shape for w, value in self.wanted.items())
         return {w: found[w] for w in self.wanted} if alike and same_random(run.random, self._random) else None
 
 
 def _unlike(filled: Tensor, other: Tensor) -> Tensor:
     """The elements that depend on what new memory was filled with: NaN the first time, if they are floating point."""
-    if filled.is_floating_point() or filled.is_complex():
+    if is_floating(filled):
         return filled.isnan() & ~other.isnan()
     return filled != other
+
+
+def values_of(names: Sequence[str], outcome: Outcome) -> Values:
+    """Outputs, gradients and mutated inputs by the names that comparisons have."""
+    found = {f"output {i}": v for i, v in enumerate(pytree.tree_leaves(outcome.outputs))}
+    found |= {f"gradient of {n}": v for n, v in zip(names, outcome.gradients or (), strict=False)}
+    found |= {f"input {n} after the call": v for n, v in zip(names, outcome.inputs, strict=True)}
+    return {what: v.detach() for what, v in found.items() if isinstance(v, Tensor) and not v.is_meta}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from aotkit.checking.in_pieces import magnitude, pieces, same_values
+from aotkit.checking.in_pieces import is_floating, magnitude, pieces, same_values
 
 # Relative to each element. Fused arithmetic rounds less often than eager's, or in another order.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
@@ -42,23 +42,10 @@ def tolerance(dtype: torch.dtype) -> float:
 def allowed_difference(want: Tensor, dtype: torch.dtype, largest: float) -> Tensor:
     """For each element of a value that was computed in the real type `dtype`, the difference that rounding explains.
 
-    Args:
-        largest: the magnitude of the tensor's largest element.
+    `largest` is the magnitude of the tensor's largest element.
     """
     share = min(tolerance(dtype), CANCELLED * torch.finfo(dtype).eps)
     return tolerance(dtype) * want.abs() + (share * largest + 1e-34)
-
-
-@dataclass(frozen=True)
-class EagerValue:
-    """A value as eager computes it.
-
-    Attributes:
-        largest: the magnitude of the largest one of its kind, outputs or gradients.
-    """
-
-    value: Tensor
-    largest: float
 
 
 class Sample(NamedTuple):
@@ -103,19 +90,10 @@ class Spread:
         if is_floating(exact):
             self.samples.append(sample_of(moved, exact, want))
 
-    def joined(self, other: "Spread") -> "Spread":
-        """That of the runs of both."""
-        return Spread(torch.maximum(self.jumps, other.jumps), [*self.samples, *other.samples])
-
     def scaled(self, factor: float) -> "Spread":
         """That of rounding which is larger."""
         samples = [Sample(factor * s.distance, 1 + factor * (s.share - 1)) for s in self.samples]
         return Spread(self.jumps * factor, samples)
-
-
-def is_floating(tensor: Tensor) -> bool:
-    """Whether arithmetic rounds such values."""
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def are_close(a: Tensor, b: Tensor) -> bool:
@@ -161,14 +139,13 @@ def size_of(exact: Tensor, want: Tensor) -> float:
     return distance(exact.new_zeros(()).expand_as(exact), exact, want)
 
 
-def is_less_exact(got: Tensor, eager: EagerValue, exact: Tensor, spread: Spread | None = None) -> bool:
+def is_less_exact(got: Tensor, want: Tensor, exact: Tensor, spread: Spread | None = None) -> bool:
     """Whether a compiled value is altogether farther from its float64 value than eager's is, beyond rounding."""
-    want = eager.value
     if not is_floating(want):
         return False
     if not (count := sum(int((w.isfinite() & e.isfinite()).sum()) for w, e in pieces(want, exact))):
         return False
-    real = want.real.dtype if want.is_complex() else want.dtype
+    real = want.real.dtype
     own = max(distance(want, exact, want), spread.size if spread else 0.0)
     worse = LESS_EXACT.get(real, WORSE_THAN_EAGER)
     floor = FLOOR if spread else FLOOR + FLOOR_OF_FEW / count**0.5
@@ -176,16 +153,18 @@ def is_less_exact(got: Tensor, eager: EagerValue, exact: Tensor, spread: Spread 
     return bool(distance(got, exact, want) > worse * own + floor)
 
 
-def is_rounding(got: Tensor, eager: EagerValue, exact: Tensor, spread: Spread) -> bool:
-    """Whether rounding explains how a compiled value differs from eager's."""
-    if not is_floating(eager.value):
-        pairs = pieces(got, eager.value, exact, spread.jumps)
+def is_rounding(got: Tensor, want: Tensor, exact: Tensor, spread: Spread, scale: float) -> bool:
+    """Whether rounding explains how a compiled value differs from eager's.
+
+    `scale` is the magnitude of the largest value of its kind, outputs or gradients, in eager.
+    """
+    if not is_floating(want):
+        pairs = pieces(got, want, exact, spread.jumps)
         return all(bool(((g == w) | (w != e) | (jumps > 0)).all()) for g, w, e, jumps in pairs)
-    got, want, exact = without_overflow(got, eager.value, exact, spread)
-    eager = EagerValue(want, eager.largest)
-    if not _same_finite(got, want) or is_less_exact(got, eager, exact, spread):
+    got, want, exact = without_overflow(got, want, exact, spread)
+    if not _same_finite(got, want) or is_less_exact(got, want, exact, spread):
         return False
-    return _is_by_elements(got, eager, exact, spread) or _is_as_a_whole(got, eager.value, exact, spread)
+    return _is_by_elements(got, want, exact, spread, scale) or _is_as_a_whole(got, want, exact, spread)
 
 
 def _is_as_a_whole(got: Tensor, want: Tensor, exact: Tensor, spread: Spread) -> bool:
@@ -246,19 +225,18 @@ def _same_finite(got: Tensor, want: Tensor) -> bool:
     return all(torch.equal(g.isfinite(), f) and same_values(g[~f], w[~f]) for g, w, f in pairs)
 
 
-def _is_by_elements(got: Tensor, eager: EagerValue, exact: Tensor, spread: Spread) -> bool:
+def _is_by_elements(got: Tensor, want: Tensor, exact: Tensor, spread: Spread, scale: float) -> bool:
     """Whether rounding explains each element.
 
     Either an element is about as far from its float64 value as elements of its size are in eager, or as those go when
     the inputs move in their last places, and not far for the size of numbers around; or it jumps far then, as a
     gradient does where the input of a relu is almost zero, and the compiled one lies within those jumps.
     """
-    want = eager.value
-    real = want.real.dtype if want.is_complex() else want.dtype
+    real = want.real.dtype
     largest = magnitude(want)
     furthest = _furthest(want, exact, want)
     # Under autocast eager itself is far from float64.
-    limit = max(tolerance(real) * eager.largest, min(2 * furthest, MOST_LOWERED * eager.largest))
+    limit = max(tolerance(real) * scale, min(2 * furthest, MOST_LOWERED * scale))
     limit = max(limit, WORSE_THAN_EAGER * spread.size)
     for g, w, e, jumps in pieces(got, want, exact, spread.jumps):
         g, w, finite = g.to(e.dtype), w.to(e.dtype), w.isfinite()

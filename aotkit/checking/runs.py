@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aotkit.checking.budget import Budget
 from aotkit.checking.copies import Change, copy_inputs
 from aotkit.checking.in_pieces import checksum
 from aotkit.errors import TraceError
@@ -44,12 +45,12 @@ class Outcome:
     inputs: list[Tensor | None]
     changed: Sequence[bool]
     checksums: list[int | None]
-    memory: list[frozenset[tuple[str, int]]] = field(default_factory=list)
-    again: list[Tensor | None] | None = None
-    overwrote_cotangents: bool = False
-    random: list[Tensor] = field(default_factory=list)
-    draws: bool = False
-    seconds: float = 0.0
+    memory: list[frozenset[tuple[str, int]]]
+    again: list[Tensor | None] | None
+    overwrote_cotangents: bool
+    random: list[Tensor]
+    draws: bool
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,6 @@ class Plan:
         seed: of torch's generator; None: as it is.
         cotangents: which ones, of several sets.
         twice: run backward twice.
-        backward: run backward at all.
         changed: whether each input is expected to change; None: to be found out.
         before_backward: called between forward and backward.
         after_backward: called with the outputs and gradients, before the second backward pass.
@@ -74,23 +74,41 @@ class Plan:
     seed: int | None = None
     cotangents: int = 0
     twice: bool = False
-    backward: bool = True
     changed: Sequence[bool] | None = None
     before_backward: Callable[[], None] = lambda: None
     after_backward: Callable[[Any, Sequence[Tensor | None]], None] = lambda outputs, gradients: None
     randomness: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def compiled(self, want: Outcome) -> "Plan":
-        """The same for a compiled function, which draws its numbers by itself.
-
-        Args:
-            want: eager's outcome, to compare with.
-        """
+        """The same for a compiled function, which draws its numbers by itself, to compare with eager's outcome."""
         return replace(self, randomness=nullcontext, changed=want.changed)
 
 
 # From inputs to outputs, for as long as these are used: for some functions, more has to be in place for their backward.
 Run = Callable[[list[Tensor]], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A run in eager, with which a compiled one is compared.
+
+    Attributes:
+        names: one for each input.
+        eager: the function.
+        tensors: the inputs.
+        want: what came of a run on copies of them.
+        plan: how it ran.
+        layouts: whether compiled outputs have to have the same strides.
+        budget: the time for more such runs.
+    """
+
+    names: Sequence[str]
+    eager: Run
+    tensors: Sequence[Tensor]
+    want: Outcome
+    plan: Plan = Plan()
+    layouts: bool = True
+    budget: Budget = field(default_factory=lambda: Budget(None))
 
 
 def at_once(fn: Callable[[list[Tensor]], Any]) -> Run:
@@ -106,20 +124,15 @@ def run_on_copies(run: Run, tensors: Sequence[Tensor], plan: Plan = Plan()) -> O
         NotImplementedError: inputs of different types share memory, and are to have other values.
     """
     try:
-        return _run_on_copies(run, tensors, plan, _gradients)
+        return _run_on_copies(run, tensors, plan)
     except RuntimeError as e:
         if "incompatible with .grad()" not in str(e):
             raise
         # Reentrant torch.utils.checkpoint works with Tensor.backward only.
-        return _run_on_copies(run, tensors, replace(plan, twice=False), _accumulated_gradients)
+        return _run_on_copies(run, tensors, replace(plan, twice=False), accumulate=True)
 
 
-def _run_on_copies(
-    run: Run,
-    tensors: Sequence[Tensor],
-    plan: Plan,
-    differentiate: Callable[[Sequence[Tensor], Sequence[Tensor | None], Sequence[Tensor], bool], list[Tensor | None]],
-) -> Outcome:
+def _run_on_copies(run: Run, tensors: Sequence[Tensor], plan: Plan, accumulate: bool = False) -> Outcome:
     start = time.monotonic()
     leaves, inputs = copy_inputs(tensors, plan.change)
     # Now: what gradients are written into requires them, too, but is no leaf then.
@@ -151,13 +164,13 @@ def _run_on_copies(
                 plan.before_backward()
             gradients, again, cotangents = None, None, _cotangents(roots, plan.cotangents)
             differentiable = roots and any(x is not None for x in wanted)
-            has_backward = bool(differentiable and torch.is_grad_enabled() and plan.backward)
+            has_backward = bool(differentiable and torch.is_grad_enabled())
             if has_backward:
-                gradients = differentiate(roots, wanted, cotangents, plan.twice)
+                gradients = _gradients(roots, wanted, cotangents, plan.twice, accumulate)
             with torch.set_grad_enabled(grad):
                 plan.after_backward(outputs, gradients or ())
             if has_backward and plan.twice:
-                again = differentiate(roots, wanted, cotangents, False)
+                again = _gradients(roots, wanted, cotangents, False, accumulate)
             overwrote = not all(map(torch.equal, cotangents, _cotangents(roots, plan.cotangents)))
         after = _random(plan.generators)
     draws = not same_random(random, after)
@@ -219,19 +232,19 @@ def _version(tensor: Tensor) -> int | None:
 
 
 def _gradients(
-    roots: Sequence[Tensor], wanted: Sequence[Tensor | None], cotangents: Sequence[Tensor], retain: bool
+    roots: Sequence[Tensor],
+    wanted: Sequence[Tensor | None],
+    cotangents: Sequence[Tensor],
+    retain: bool,
+    accumulate: bool,
 ) -> list[Tensor | None]:
     """One for each place; None where nothing is wanted."""
+    if accumulate:
+        torch.autograd.backward(roots, cotangents)
+        return [None if x is None else x.grad for x in wanted]
     leaves = [x for x in wanted if x is not None]
     found = iter(torch.autograd.grad(roots, leaves, cotangents, retain_graph=retain, allow_unused=True))
     return [None if x is None else next(found) for x in wanted]
-
-
-def _accumulated_gradients(
-    roots: Sequence[Tensor], wanted: Sequence[Tensor | None], cotangents: Sequence[Tensor], retain: bool
-) -> list[Tensor | None]:
-    torch.autograd.backward(roots, cotangents)
-    return [None if x is None else x.grad for x in wanted]
 
 
 def _cotangents(roots: Sequence[Tensor], which: int) -> list[Tensor]:

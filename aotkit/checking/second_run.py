@@ -9,15 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aotkit.checking.comparison import Comparison, compare_values
 from aotkit.checking.copies import copy_inputs
 from aotkit.checking.in_pieces import are_finite, checksum
+from aotkit.checking.judgement import Judgement, doubted, judge
 from aotkit.checking.other_values import SEED, far_values, near_values
-from aotkit.checking.runs import Outcome, Plan, Run, run_on_copies, unmoved, without_graph
+from aotkit.checking.runs import Baseline, Outcome, Plan, Run, run_on_copies, unmoved, without_graph
 from aotkit.random import random_state
 from aotkit.runtime import COMPILE_LOCK
 from aotkit.torch_private.dispatch import pytree
 from aotkit.torch_private.switches import environment
 
+QUITE_ELSE = 100  # times what rounding may be
 CHANGES = (far_values, near_values)
 # Seconds to wait for a thread, which may itself be waiting for something that this one holds.
 PATIENCE = 60.0
@@ -25,78 +28,83 @@ PATIENCE = 60.0
 
 @dataclass
 class SecondRun:
-    """What happened.
+    """A second and a third run. Their values are gone, but for those that are in doubt.
 
     Attributes:
-        inputs: other ones than those of the first run.
-        plan: how eager ran.
-        want: what eager gives.
-        got: what the compiled function gives, or the error that it raises.
-        third: outputs for the inputs of the first run; None if there are none.
-        beside: whether those were computed in another thread at the same time.
-        resized: whether the inputs have other sizes.
+        judgements: on them.
+        beside: whether they ran at the same time, in two threads.
+        resized: whether the second had inputs of other sizes.
         overwritten: whether results of the first run changed meanwhile.
     """
 
-    inputs: Sequence[Tensor]
-    plan: Plan
-    want: Outcome
-    got: Outcome | Exception
-    third: Any
+    judgements: list[Judgement]
     beside: bool
     resized: bool
     overwritten: bool
 
+    @property
+    def varies(self) -> bool:
+        """Whether eager gave something else when it ran again."""
+        return any(judgement.varies for judgement in self.judgements)
+
+    def settle(self) -> list[Comparison]:
+        """Decide; frees what was in doubt."""
+        return [c for judgement in self.judgements for c in judgement.settle()]
+
 
 def run_again(
+    first: Baseline,
     compiled: Run,
-    eager: Run,
-    tensors: Sequence[Tensor],
     resized: Sequence[Sequence[Tensor]],
-    first: Outcome,
-    plan: Plan,
-    results: Any = (),
+    outputs: Any,
+    gradients: Sequence[Tensor | None] = (),
     beside: bool = True,
 ) -> SecondRun | None:
-    """Run a second and a third time; None if eager does not take other values.
+    """Run with other values, and once more as the first time; None if eager does not take other values.
 
     Args:
-        tensors: the inputs of the first run.
-        resized: others of other sizes, one set of which will do.
-        first: of eager.
-        plan: how eager ran.
-        results: of the first compiled run, of which nothing may change.
+        resized: inputs of other sizes, one set of which will do.
+        outputs, gradients: of the first compiled run. Nothing of them may change.
         beside: run the third time in another thread, at the same time as the second time.
     """
-    plan = replace(plan, seed=SEED if first.draws else None)
-    before = _checksums(results)
-    attempts = ((inputs, replace(plan, change=change)) for inputs in (*resized, tensors) for change in CHANGES)
-    runs = ((inputs, plan, _in_eager(eager, inputs, plan, first)) for inputs, plan in attempts)
-    inputs, plan, want = next((run for run in runs if run[2] is not None), (tensors, plan, None))
-    if want is None:
+    plan = replace(first.plan, seed=SEED if first.want.draws else None)
+    before = _checksums((outputs, gradients))
+    attempts = ((inputs, replace(plan, change=change)) for inputs in (*resized, first.tensors) for change in CHANGES)
+    runs = (_in_eager(first, *attempt) for attempt in attempts)
+    if (second := next((run for run in runs if run is not None), None)) is None:
         return None
 
-    third = _Third(compiled, tensors, plan.generators)
-    if beside and not first.draws:  # threads share the generators: which of two draws first is anybody's guess
+    third = _Third(compiled, first)
+    if beside and not first.want.draws:  # threads share the generators: which of two draws first is anybody's guess
         third.begin()
-    plan_of_compiled = replace(plan.compiled(want), before_backward=third.finish)
+    plan_of_compiled = replace(second.plan.compiled(second.want), before_backward=third.finish)
     try:
-        got: Outcome | Exception = run_on_copies(compiled, inputs, plan_of_compiled)
+        got: Outcome | Exception = run_on_copies(compiled, second.tensors, plan_of_compiled)
     except Exception as e:
         got = e
     finally:
         third.wait()
-    overwritten = before != _checksums(results)
-    return SecondRun(inputs, plan, want, got, third.outputs, third.began, inputs is not tensors, overwritten)
+    overwritten = before != _checksums((outputs, gradients))
+    if isinstance(got, Exception):
+        problem = f"raises {type(got).__name__}: {got}"
+        judgements = [Judgement([Comparison("second run, with other values", problem=problem)])]
+    else:
+        judgements = [judge(second, got, exactness=False)]
+        for c in judgements[0].comparisons:
+            c.what += ", in a second run with other values"
+        if not first.want.draws and third.outputs is not None:
+            judgements.append(doubted(first, *_unlike_first(outputs, third.outputs)))
+    return SecondRun(judgements, third.began, second.tensors is not first.tensors, overwritten)
 
 
-def _in_eager(eager: Run, inputs: Sequence[Tensor], plan: Plan, first: Outcome) -> Outcome | None:
+def _in_eager(first: Baseline, inputs: Sequence[Tensor], plan: Plan) -> Baseline | None:
     """What eager gives for other values; None if it does not take them."""
     try:
-        found = run_on_copies(eager, inputs, plan)
-        return found if plan.change is near_values or _as_finite(found, first) else None
+        found = run_on_copies(first.eager, inputs, plan)
+        is_taken = plan.change is near_values or _as_finite(found, first.want)
     except Exception:
         return None
+    return replace(first, tensors=inputs, plan=plan, want=found) if is_taken else None
 
 
 def _as_finite(second: Outcome, first: Outcome) -> bool:
@@ -104,6 +112,24 @@ def _as_finite(second: Outcome, first: Outcome) -> bool:
     values = zip(*(pytree.tree_leaves((o.outputs, o.gradients)) for o in (second, first)), strict=True)
     pairs = [(a, b) for a, b in values if isinstance(a, Tensor) and not a.is_meta]
     return all(are_finite(a) or not are_finite(b) for a, b in pairs)
+
+
+def _unlike_first(outputs: Any, third: Any) -> tuple[list[Comparison], dict[str, Tensor]]:
+    """What a call gives for the values of the first run, where that is something quite else, and those values.
+
+    Sums on a GPU are in any order.
+    """
+    found: list[Comparison] = []
+    values: dict[str, Tensor] = {}
+    pairs = zip(pytree.tree_leaves(outputs), pytree.tree_leaves(third), strict=True)
+    for i, (a, b) in enumerate(pairs):
+        c = compare_values(f"output {i}", b, a)
+        c.what = f"{c.what}, in a third run as the first"
+        if c.problem and (not c.error or c.error > QUITE_ELSE * c.allowed):
+            found.append(c)
+        if isinstance(b, Tensor):
+            values[c.what] = b.detach()
+    return found, values
 
 
 def _checksums(results: Any) -> list[int | None]:
@@ -118,16 +144,15 @@ class _Third:
         began: whether it ran in another thread.
     """
 
-    def __init__(self, compiled: Run, tensors: Sequence[Tensor], generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, compiled: Run, first: Baseline) -> None:
         self._compiled = compiled
-        self._tensors = tensors
-        self._generators = generators
+        self._first = first
         self._thread: threading.Thread | None = None
         self.outputs: Any = None
         self.began = False
 
     def _run(self) -> None:
-        with self._compiled(copy_inputs(self._tensors)[1]) as outputs:
+        with self._compiled(copy_inputs(self._first.tensors)[1]) as outputs:
             self.outputs = without_graph(outputs)
 
     def begin(self) -> None:
@@ -150,7 +175,7 @@ class _Third:
         """Wait for it, or where it could not be run in a thread, run it now."""
         self.wait()
         if not self.began:
-            with random_state(), unmoved(self._generators):
+            with random_state(), unmoved(self._first.plan.generators):
                 self._run()
 
     def wait(self) -> None:

@@ -1,43 +1,29 @@
 """`aotkit check` and `aotkit faults`."""
 
 import argparse
-from typing import TYPE_CHECKING
 
-from aotkit.cli.usage import add_device, add_json, progress, require_device, show_json, shown
+from aotkit.cli.usage import CHECK_FAILED, Commands, add_command, add_device, progress, require_device, show, shown
 from aotkit.errors import UnknownNameError
 
-if TYPE_CHECKING:
-    from aotkit.cli.usage import Commands
 
-
-def add(commands: "Commands") -> None:
-    _add_check(commands.add_parser("check", help="find out whether a backend or partitioner does all it has to"))
-    _add_faults(commands.add_parser("faults", help="whether the check catches planted faults, next to torch's own"))
-
-
-def _add_check(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="a registered backend or partitioner")
-    parser.add_argument("--kind", choices=("backend", "partitioner"), help="needed if NAME is both")
-    parser.add_argument("--case", default="*", metavar="PATTERN", help="only these; * and ? match; default: all")
-    parser.add_argument("--all-operators", action="store_true", help="add opinfo/*: PyTorch's own test database")
-    add_device(parser)
-    add_json(parser)
-    parser.set_defaults(run=_check)
-
-
-def _add_faults(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def add(commands: Commands) -> None:
+    check = add_command(commands, "check", _check, "find out whether a backend or partitioner does all it has to")
+    check.add_argument("name", metavar="NAME", help="a registered backend or partitioner")
+    check.add_argument("--kind", choices=("backend", "partitioner"), help="needed if NAME is both")
+    check.add_argument("--case", default="*", metavar="PATTERN", help="only these; * and ? match; default: all")
+    check.add_argument("--all-operators", action="store_true", help="add opinfo/*: PyTorch's own test database")
+    add_device(check)
+    faults = add_command(commands, "faults", _faults, "whether the check catches planted faults, next to torch's own")
+    faults.add_argument(
         "name", nargs="*", metavar="NAME", help="only these faults, or functions of the zoo with --alarms; default: all"
     )
-    parser.add_argument(
+    faults.add_argument(
         "--alarms", action="store_true", help="instead, look for false alarms: what is right, and refused (hours)"
     )
-    parser.add_argument("--seeds", type=int, default=20, metavar="N", help="of --alarms: inputs of each function")
-    parser.add_argument(
+    faults.add_argument("--seeds", type=int, default=20, metavar="N", help="of --alarms: inputs of each function")
+    faults.add_argument(
         "--backend", nargs="+", default=[], metavar="NAME", help="of --alarms: only these; default: all that run here"
     )
-    add_json(parser)
-    parser.set_defaults(run=_faults)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -77,11 +63,8 @@ def _faults(options: argparse.Namespace) -> int:
         if not options.name or fault.name in options.name:
             tell(fault.name)
             verdicts.append(caught(fault))
-    if options.json:
-        show_json(as_json(verdicts))
-    else:
-        print(as_text(verdicts))
-    return 0 if all(v.caught for v in verdicts) else 1
+    show(options, as_json(verdicts), as_text(verdicts))
+    return 0 if all(v.caught for v in verdicts) else CHECK_FAILED
 
 
 def _alarms(options: argparse.Namespace) -> int:
@@ -95,8 +78,6 @@ def _alarms(options: argparse.Namespace) -> int:
             print(*here, sep="\n", end="\n" if here else "", flush=True)
         found += here
         checks += options.seeds
-    if options.json:
-        show_json({"schema": 1, "checks": checks, "alarms": [alarm.json() for alarm in found]})
-    else:
-        print(f"{len(found)} false alarms in {checks} checks.")
-    return 1 if found else 0
+    data = {"schema": 1, "checks": checks, "alarms": [alarm.json() for alarm in found]}
+    show(options, data, f"{len(found)} false alarms in {checks} checks.")
+    return CHECK_FAILED if found else 0

@@ -5,26 +5,25 @@ import sys
 from collections.abc import Sequence
 
 from aotkit import __version__
-from aotkit.cli import benchmarks, checks, demonstration, doctor, explain, listings, pages
+from aotkit.cli import benchmarks, checks, demo, doctor, explain, listings, pages
 from aotkit.cli.usage import CHECK_FAILED, INTERRUPTED, UNAVAILABLE, WRONG_USAGE, UsageError
 from aotkit.errors import AotkitError, UnavailableError, UnknownNameError
 
 # In the order of the help. Each has `add(commands)`, which adds parsers that say what to `run`.
-FAMILIES = (demonstration, doctor, explain, pages, listings, checks, benchmarks)
+FAMILIES = (demo, doctor, explain, pages, listings, checks, benchmarks)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Wrong arguments end in `SystemExit`, as argparse has it."""
     options = parser().parse_args(arguments)
     try:
-        code: int = options.run(options)
+        return int(options.run(options))
     except AotkitError as e:
         print(e, file=sys.stderr)
         return exit_code(e)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
-    return code
 
 
 def exit_code(error: AotkitError) -> int:

@@ -1,43 +1,26 @@
 """`aotkit backends` and `aotkit partitioners`."""
 
 import argparse
+import functools
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from aotkit.cli.usage import add_json, progress, show_json
-
-if TYPE_CHECKING:
-    from aotkit.cli.usage import Commands
+from aotkit.cli.usage import Commands, add_command, progress, show
 
 WIDTH = 100
 
 
-def add(commands: "Commands") -> None:
-    for kind, run in (("backends", _backends), ("partitioners", _partitioners)):
-        listing = commands.add_parser(kind, help=f"list the {kind}, and why one cannot run here")
-        add_json(listing)
-        listing.set_defaults(run=run)
+def add(commands: Commands) -> None:
+    for kind in ("backends", "partitioners"):
+        add_command(commands, kind, functools.partial(_list, kind), f"list the {kind}, and why one cannot run here")
 
 
-def _backends(options: argparse.Namespace) -> int:
-    progress()("loading torch and the backends")
-    from aotkit.registry import backend_status
+def _list(kind: str, options: argparse.Namespace) -> int:
+    progress()(f"loading torch and the {kind}")
+    from aotkit.registry import backend_status, partitioner_status
 
-    return _list("backends", backend_status(), options.json)
-
-
-def _partitioners(options: argparse.Namespace) -> int:
-    progress()("loading torch and the partitioners")
-    from aotkit.registry import partitioner_status
-
-    return _list("partitioners", partitioner_status(), options.json)
-
-
-def _list(kind: str, status: dict[str, str | None], json: bool) -> int:
-    if json:
-        show_json({"schema": 1, kind: entries(status)})
-    else:
-        print(status_text(status))
+    status = backend_status() if kind == "backends" else partitioner_status()
+    show(options, {"schema": 1, kind: entries(status)}, status_text(status))
     return 0
 
 

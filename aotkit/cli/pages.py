@@ -3,30 +3,21 @@
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from aotkit.cli.usage import add_json, add_output, progress, show_json, usage_errors
-
-if TYPE_CHECKING:
-    from aotkit.cli.usage import Commands
-
+from aotkit.cli.usage import Commands, add_command, add_output, progress, show, usage_errors
 
 FORMATS = ("dot", "mermaid", "model-explorer")
 
 
-def add(commands: "Commands") -> None:
-    view = commands.add_parser(
-        "view", help="make a page of graphs, from what json.dump(graphs.json()) wrote, and open it"
+def add(commands: Commands) -> None:
+    view = add_command(
+        commands, "view", _view, "make a page of graphs, from what json.dump(graphs.json()) wrote, and open it"
     )
     view.add_argument("file", metavar="FILE.json")
     add_output(view, "FILE.html", "write the page there, and open nothing")
-    add_json(view)
-    view.set_defaults(run=_view)
-    diff = commands.add_parser("diff", help="what differs between two such graphs")
+    diff = add_command(commands, "diff", _diff, "what differs between two such graphs")
     diff.add_argument("files", nargs=2, metavar="FILE.json")
     add_output(diff, "FILE.html", "write it as a page, too, with both graphs")
-    add_json(diff)
-    diff.set_defaults(run=_diff)
     export = commands.add_parser("export", help="print such graphs in the format of another program")
     export.add_argument("file", metavar="FILE.json")
     export.add_argument("--format", choices=FORMATS, required=True)
@@ -42,10 +33,7 @@ def _view(options: argparse.Namespace) -> int:
         text = render_page(read_graphs(options.file))
         page = Path(options.output or Path(options.file).with_suffix(".html"))
         page.write_text(text, encoding="utf-8")
-    if options.json:
-        show_json({"schema": 1, "page": str(page)})
-    else:
-        print(page)
+    show(options, {"schema": 1, "page": str(page)}, page)
     if options.output is None:
         import webbrowser
 
@@ -64,10 +52,7 @@ def _diff(options: argparse.Namespace) -> int:
         found = compared(*graphs)
         if options.output is not None:
             found.save_html(options.output)
-    if options.json:
-        show_json(found.json())
-    else:
-        print(found)
+    show(options, found.json(), found)
     return 0
 
 

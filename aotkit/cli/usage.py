@@ -7,13 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from aotkit.errors import AotkitError, UnavailableError
 
-if TYPE_CHECKING:
-    Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
-
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 # Exit codes.
 CHECK_FAILED, WRONG_USAGE, UNAVAILABLE = 1, 2, 3
@@ -40,6 +38,20 @@ def needing_packages() -> Iterator[None]:
         yield
     except ImportError as e:
         raise UnavailableError(str(e)) from e
+
+
+def add_command(
+    commands: Commands, name: str, run: Callable[[argparse.Namespace], int], help: str
+) -> argparse.ArgumentParser:
+    """A command with `--json`; other options are added to what it returns.
+
+    Args:
+        run: returns the exit code.
+    """
+    parser = commands.add_parser(name, help=help)
+    add_json(parser)
+    parser.set_defaults(run=run)
+    return parser
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -72,6 +84,14 @@ def require_device(device: str) -> None:
         )
 
 
+def show(options: argparse.Namespace, data: Any, text: object) -> None:
+    """Print what was asked for: data as JSON, or text."""
+    if options.json:
+        show_json(data)
+    else:
+        print(text)
+
+
 def show_json(data: Any) -> None:
     """The one way in which commands print JSON."""
     print(json.dumps(data, indent=2))
@@ -79,11 +99,8 @@ def show_json(data: Any) -> None:
 
 def shown(report: Any, options: argparse.Namespace) -> int:
     """Print a report, which has `passed` and `json()`; returns the exit code."""
-    if options.json:
-        show_json(report.json())
-    else:
-        print(report)
-    return 0 if report.passed else 1
+    show(options, report.json(), report)
+    return 0 if report.passed else CHECK_FAILED
 
 
 def progress() -> Callable[[str], None]:

@@ -24,7 +24,7 @@ from aotkit.runtime import COMPILE_LOCK
 from aotkit.torch_private.switches import why_eager
 
 if TYPE_CHECKING:
-    from aotkit.compiled.compiler import Options
+    from aotkit.compiler import Options
 
 P = ParamSpec("P")
 R = TypeVar("R")

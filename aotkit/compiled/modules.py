@@ -13,7 +13,7 @@ from torch import nn
 from aotkit.compiled.function import CompiledFunction
 
 if TYPE_CHECKING:
-    from aotkit.compiled.compiler import Options
+    from aotkit.compiler import Options
 
 
 class _Origin:

@@ -6,10 +6,9 @@ a joint graph that is cut wrongly, it is the node whose value differs in one of 
 imported before a check fails.
 """
 
-from aotkit.culprit.cuts import replay_partition
 from aotkit.culprit.finding import find
+from aotkit.culprit.replay import replay, replay_partition
 from aotkit.culprit.result import Culprit
-from aotkit.culprit.trials import replay
 
 # How long the search may take that nobody asked for.
 SECONDS = 20.0

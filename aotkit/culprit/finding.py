@@ -8,13 +8,11 @@ from torch.fx import Node
 
 from aotkit.checking import Budget, CheckReport
 from aotkit.culprit.joint import wrong_before_compilers
-from aotkit.culprit.minimise import left_out, smallest
 from aotkit.culprit.parts import Part, Recorder, compiler_of
-from aotkit.culprit.prefixes import first_wrong_prefix
+from aotkit.culprit.pieces import steps_of
 from aotkit.culprit.result import Culprit, NotFound, ensure_time
 from aotkit.culprit.script import compiler_script
-from aotkit.culprit.subgraphs import live_values, nodes_of, steps_of
-from aotkit.culprit.trials import Trial, Trials
+from aotkit.culprit.search import Attempts, Wrong, compilations, first_wrong_prefix, left_out, smallest
 from aotkit.inspection.nodes import output_nodes
 from aotkit.inspection.source import source_line
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 def find(
     recipe: "Recipe",
-    attempt: "Callable[[Recipe, Budget], CheckReport]",
+    attempt: Callable[["Recipe", Budget], CheckReport],
     run_eager: Callable[[], object],
     budget: Budget,
 ) -> Culprit | str:
@@ -55,51 +53,45 @@ def find(
 
 
 def _find(
-    recipe: "Recipe", attempt: "Callable[[Recipe], CheckReport]", run_eager: Callable[[], object], budget: Budget
+    recipe: "Recipe", attempt: Callable[["Recipe"], CheckReport], run_eager: Callable[[], object], budget: Budget
 ) -> Culprit:
     recorder = Recorder()
     if not attempt(replace(recipe, backend=recorder.backend(recipe.backend))).passed:
         return wrong_before_compilers(recipe, recorder.parts, attempt, run_eager, budget)
-    forward = recorder.parts.get("fw_compiler") or recorder.parts["inference_compiler"]
-    if (backward := recorder.parts.get("bw_compiler")) is None:
-        return _in_part(recipe, forward, budget)
-    only_forward = Recorder().backend(recipe.backend, keep_forward=True)
-    is_forward_right = attempt(replace(recipe, backend=only_forward)).passed
-    return _in_part(recipe, backward if is_forward_right else forward, budget)
+    wrong = recorder.parts.get("fw_compiler") or recorder.parts["inference_compiler"]
+    if (backward := recorder.parts.get("bw_compiler")) is not None:
+        only_forward = Recorder().backend(recipe.backend, keep_forward=True)
+        if attempt(replace(recipe, backend=only_forward)).passed:
+            wrong = backward
+    return _in_part(recipe, wrong, budget)
 
 
 def _in_part(recipe: "Recipe", part: Part, budget: Budget) -> Culprit:
-    trials = Trials(part, compiler_of(recipe.backend, part.compiler), budget)
-    if (whole := trials.whole()) is None:
+    attempts = compilations(part, compiler_of(recipe.backend, part.compiler), budget)
+    if (whole := attempts.whole()) is None:
         raise NotFound(f"compiled and called on its own, the {part.name} is right")
-    steps = steps_of(part.gm)
-    if (found := first_wrong_prefix(trials, steps)) is None:  # all values are right, but not what is returned
-        return _wrong_outputs(recipe, trials, whole)
-    end, wrong = found
-    kept, trial = smallest(trials, steps[:end], wrong)
+    steps, output = steps_of(part.gm), part.gm.graph.output_node()
+    if (found := first_wrong_prefix(attempts, steps)) is None:  # all values are right, but not what is returned
+        outputs = output_nodes(part.gm)
+        wrong = attempts.piece([], outputs)
+        wrong = wrong or left_out(lambda fewer: attempts.piece(fewer, outputs), steps, whole)[1]
+        return _culprit(recipe, attempts, output, wrong)
+    kept, wrong = smallest(attempts, *found)
     # Several operations are also wrong together where the compiler mixes up what they return.
-    if len(kept) > 1 and trials.left and (none := trials.piece([], live_values(part.gm, nodes_of(kept)))) is not None:
-        return _culprit(recipe, trials, part.gm.graph.output_node(), none)
-    return _culprit(recipe, trials, kept[-1][0], trial)
+    if len(kept) > 1 and attempts.left and (none := attempts.piece([], attempts.outputs(kept))) is not None:
+        return _culprit(recipe, attempts, output, none)
+    return _culprit(recipe, attempts, kept[-1][0], wrong)
 
 
-def _wrong_outputs(recipe: "Recipe", trials: Trials, whole: Trial) -> Culprit:
-    gm = trials.part.gm
-    outputs = output_nodes(gm)
-    trial = trials.piece([], outputs)
-    trial = trial or left_out(lambda fewer: trials.piece(fewer, outputs), steps_of(gm), whole)[1]
-    return _culprit(recipe, trials, gm.graph.output_node(), trial)
-
-
-def _culprit(recipe: "Recipe", trials: Trials, node: Node, trial: Trial) -> Culprit:
+def _culprit(recipe: "Recipe", attempts: Attempts, node: Node, wrong: Wrong) -> Culprit:
     culprit = Culprit(
-        part=trials.part.name,
+        part=attempts.part.name,
         node=node.name,
         operator=str(node.target) if node.op == "call_function" else None,
         line=source_line(node),
-        difference="; ".join(f"{c.what} {c.problem}" for c in trial.report.comparisons if c.problem),
-        graph=trial.gm,
+        difference="; ".join(f"{what} {problem}" for what, problem in wrong.problems.items()),
+        graph=wrong.gm,
     )
-    if trials.budget.is_used_up:
+    if attempts.budget.is_used_up:
         return culprit
-    return replace(culprit, script=compiler_script(culprit, recipe, trials.part.compiler, trial))
+    return replace(culprit, script=compiler_script(culprit, recipe, attempts.part.compiler, wrong))

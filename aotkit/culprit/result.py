@@ -14,11 +14,7 @@ class NotFound(Exception):
 
 
 def ensure_time(budget: Budget) -> None:
-    """Stop a search whose time is used up.
-
-    Raises:
-        NotFound: it is.
-    """
+    """Raises NotFound where the time for a search is used up."""
     if budget.is_used_up:
         raise NotFound("there was no more time; error.report.find_culprit() looks for it as long as it takes")
 
@@ -48,11 +44,7 @@ class Culprit:
     script: str | None = None
 
     def write(self, path: str | Path) -> None:
-        """Write the script to a file.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Write the script to a file; raises ValueError where there is none."""
         if self.script is None:
             raise ValueError(
                 f"there is no script for this fault of the {self.part}: nothing that a script can hold shows it alone."

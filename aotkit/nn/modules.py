@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from aotkit.compiled import compile
+from aotkit.compiler import compile
 from aotkit.nn import patterns
 from aotkit.nn.patterns import Activation, ResidualNormStyle
 from aotkit.registry import default_backend

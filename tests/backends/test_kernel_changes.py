@@ -8,7 +8,7 @@ import torch
 from torch._inductor.virtualized import V
 
 import aotkit
-from aotkit.cli import machine
+from aotkit.cli import doctor
 from aotkit.torch_private import kernel_changes
 from aotkit.torch_private.kernel_changes import CHANGES, Change, switched_off
 
@@ -16,7 +16,7 @@ THIS = tuple(map(int, torch.__version__.split(".")[:2]))
 
 
 def reported():
-    return [f for f in machine.findings() if f.subject == "kernel changes"]
+    return [f for f in doctor.findings() if f.subject == "kernel changes"]
 
 
 def test_those_that_were_tried_with_this_torch_are_on():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import aotkit
-from aotkit.cli import machine, main
+from aotkit.cli import doctor, main
 
 
 def report(capsys):
@@ -17,7 +17,7 @@ def report(capsys):
 
 
 def test_it_tells_what_there_is_and_tries_the_default_backend(capsys, monkeypatch):
-    monkeypatch.setattr("aotkit.registry.default_backend", lambda: "nop")
+    monkeypatch.setattr("aotkit.capture.recipe.default_backend", lambda: "nop")
     code, document, found = report(capsys)
     assert (code, document["usable"]) == (0, True)
     assert found["torch"] == {"subject": "torch", "found": torch.__version__, "problem": None}
@@ -36,7 +36,7 @@ def test_a_default_backend_that_does_not_work_makes_it_exit_with_three(capsys, m
         return lambda *inputs: [x if x is None else x * 2 for x in gm(*inputs)]
 
     aotkit.register_backend("wrong", wrong)
-    monkeypatch.setattr("aotkit.registry.default_backend", lambda: "wrong")
+    monkeypatch.setattr("aotkit.capture.recipe.default_backend", lambda: "wrong")
     try:
         code, document, _ = report(capsys)
         assert (code, document["usable"]) == (3, False)
@@ -60,12 +60,12 @@ def test_a_default_backend_that_does_not_work_makes_it_exit_with_three(capsys, m
     ],
 )
 def test_versions_are_compared_as_numbers(version, ranges, is_inside):
-    assert machine.within(version, ranges) == is_inside
+    assert doctor.within(version, ranges) == is_inside
 
 
 def test_a_version_of_torch_outside_of_the_supported_ones_is_a_problem(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.99.1")
-    (problem,) = [finding.problem for finding in machine.findings() if finding.subject == "torch"]
+    (problem,) = [finding.problem for finding in doctor.findings() if finding.subject == "torch"]
     assert ">=2.11" in problem
 
 
@@ -73,28 +73,28 @@ def test_a_folder_that_cannot_be_written_and_a_missing_compiler_are_problems(mon
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
-    found = {finding.subject: finding for finding in machine.findings()}
+    found = {finding.subject: finding for finding in doctor.findings()}
     assert found["cache of aotkit"].problem == f"{tmp_path / 'file'} cannot be written to"
     assert found["cache of inductor"].problem is None
-    assert found["C++ compiler"] == machine.Finding(
+    assert found["C++ compiler"] == doctor.Finding(
         "C++ compiler", "no-such-compiler -O2", "the variable CXX names no program"
     )
     monkeypatch.delenv("CXX")
-    monkeypatch.setattr("aotkit.registry.cpp_compiler", lambda: None)
-    (problem,) = [finding.problem for finding in machine.findings() if finding.subject == "C++ compiler"]
+    monkeypatch.setattr("aotkit.capture.recipe.cpp_compiler", lambda: None)
+    (problem,) = [finding.problem for finding in doctor.findings() if finding.subject == "C++ compiler"]
     assert "'nop' is the default" in problem
 
 
 def test_devices_and_why_there_is_none(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(machine, "_first_line", lambda *command: None)
-    found = {finding.subject: finding for finding in machine.findings()}
-    assert found["CUDA"] == machine.Finding("CUDA", "13.0", "there is no NVIDIA driver")
+    monkeypatch.setattr(doctor, "_first_line", lambda *command: None)
+    found = {finding.subject: finding for finding in doctor.findings()}
+    assert found["CUDA"] == doctor.Finding("CUDA", "13.0", "there is no NVIDIA driver")
     device = types.SimpleNamespace(name="Some GPU", major=9, minor=0, total_memory=140 << 30)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: device)
-    found = {finding.subject: finding for finding in machine.findings()}
+    found = {finding.subject: finding for finding in doctor.findings()}
     assert found["CUDA"].problem is None
     assert found["cuda:0"].found == "Some GPU, compute capability 9.0, 140 GiB"

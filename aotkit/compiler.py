@@ -7,8 +7,7 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 from torch import nn
 
 from aotkit.capture import Randomness
-from aotkit.compiled.function import CompiledFunction
-from aotkit.compiled.modules import compile_module
+from aotkit.compiled import CompiledFunction, compile_module
 from aotkit.interfaces import Partitioner
 from aotkit.registry import BackendSpec
 

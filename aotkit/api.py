@@ -17,7 +17,7 @@ from aotkit.registry import BackendSpec, OneBackend, backend_status, named_backe
 
 if TYPE_CHECKING:
     from aotkit.benchmark import BenchReport
-    from aotkit.benchmark.frontier_report import Frontier
+    from aotkit.benchmark.frontier import Frontier
     from aotkit.graph_diff import GraphDiff
 
 F = TypeVar("F", bound=Callable[..., Any])

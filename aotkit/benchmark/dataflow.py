@@ -11,9 +11,20 @@ from aotkit.aot import pytree
 from aotkit.aot.effects import changes_inputs
 from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import flops
-from aotkit.benchmark.operator_costs import is_barrier
 from aotkit.inspection.memory import Memory, memories
+from aotkit.inspection.nodes import packet_name
 from aotkit.inspection.traffic import looks_up_in
+
+# Kernels of libraries, and those that no pointwise kernel runs into: besides all that does floating-point work.
+POOLING = "max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices \
+    max_pool3d_with_indices_backward _low_memory_max_pool_with_offsets avg_pool2d avg_pool2d_backward \
+    _adaptive_avg_pool2d _adaptive_avg_pool2d_backward"
+SCATTERING = "scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add embedding_dense_backward"
+ORDERING = "sort topk kthvalue median argsort searchsorted multinomial nonzero"
+SCANS = "cumsum cumprod cummax cummin logcumsumexp"
+OTHERS = "upsample_bilinear2d upsample_bilinear2d_backward upsample_nearest2d_backward _embedding_bag \
+    mkldnn_rnn_layer _cudnn_rnn _fft_r2c _fft_c2r _fft_c2c"
+BARRIERS = frozenset(" ".join([POOLING, SCATTERING, ORDERING, SCANS, OTHERS]).split())
 
 
 @dataclass(eq=False)
@@ -24,7 +35,7 @@ class Step:
         reads: (which part, of which memory) -> bytes. Equal views are one part.
         writes: what it makes.
         flops: of matrix products, convolutions and attention.
-        alone: whether it is a kernel that others cannot be fused with.
+        alone: whether it is a kernel of its own, which reads its inputs from memory and writes its results there.
         pointwise: whether each element of it can be computed by itself, in any kernel that reads its sources.
     """
 
@@ -82,7 +93,7 @@ def dataflow(gm: GraphModule, given: Sequence[Sequence[Memory]] = ()) -> Dataflo
             flow.constants += made
         elif made or changes_inputs(node):
             work = flops(node)
-            alone = is_barrier(node, work)
+            alone = work > 0 or packet_name(node) in BARRIERS or "attention" in packet_name(node)
             flow.steps.append(Step(_reads(node, known), made, work, alone, is_pointwise(node) and not alone))
     return flow
 

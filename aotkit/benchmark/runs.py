@@ -19,7 +19,7 @@ from aotkit.compiler import compile
 from aotkit.errors import AotkitError, MismatchError
 from aotkit.inspection import saved_bytes
 from aotkit.interfaces import Partitioner
-from aotkit.registry import BackendSpec, backend_status, list_partitioners, name_of, partitioner_status
+from aotkit.registry import BackendSpec, backend_status, name_of, partitioner_status
 
 NOT_TIMED = {"print"}  # it prints the graph instead of compiling it
 
@@ -80,11 +80,11 @@ Pair = tuple[Any, Any, str | None]
 
 def _pairs(backends: Sequence[Any] | None, partitions: Sequence[Any] | None) -> list[Pair]:
     """(backend, partitioner, why it cannot run here); one for a backend or partitioner that can run with none."""
+    if partitions is None:
+        partitions = [name for name, reason in partitioner_status().items() if reason is None]
     pairs: list[Pair] = []
-    status = partitioner_status() if partitions is None else {}
-    partitions = [p for p in list_partitioners() if status[p] is None] if partitions is None else partitions
-    reasons = {b: reason for b, reason in backend_status().items() if b not in NOT_TIMED}
-    for backend in list(reasons) if backends is None else backends:
+    reasons = {name: reason for name, reason in backend_status().items() if name not in NOT_TIMED}
+    for backend in [*reasons] if backends is None else backends:
         reason = reasons.get(backend) if isinstance(backend, str) else None
         pairs += [(backend, None, reason)] if reason else [(backend, p, None) for p in partitions]
     return pairs

@@ -7,7 +7,7 @@ import torch
 
 import aotkit
 from aotkit.aot import cpu_numbers, realizing
-from aotkit.benchmark.patterns import chosen_cells, measure
+from aotkit.benchmark.patterns.measure import chosen_cells, measure
 
 
 @pytest.fixture

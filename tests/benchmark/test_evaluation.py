@@ -16,9 +16,8 @@ from aotkit.aot.capture import fake_tensors, memory_budget, partition_copy
 from aotkit.aot.extraction import extract_forward_backward
 from aotkit.benchmark.capture import joint_graph
 from aotkit.benchmark.dataflow import Step, dataflow
-from aotkit.benchmark.evaluation import evaluate
+from aotkit.benchmark.evaluation import evaluate, peak_bytes
 from aotkit.benchmark.kernels import bytes_moved, fuse
-from aotkit.benchmark.liveness import peak_bytes
 from aotkit.benchmark.models import mlp
 from aotkit.inspection.memory import Memory
 from aotkit.partitioners.rematerialization.devices import Device

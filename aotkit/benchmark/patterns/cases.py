@@ -1,4 +1,4 @@
-"""The patterns of `python -m aotkit bench patterns`: xFormers' grid of fused functions, and others of transformers."""
+"""The patterns of `aotkit bench patterns`: xFormers' grid of fused functions, and others of transformers."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,11 +14,6 @@ from aotkit.nn.patterns import Activation, ResidualNormStyle
 P = 0.1
 EPS = 1e-5
 Shape = tuple[int, ...]  # the last size is the width
-
-# Of xFormers' benchmark: batch, length, width.
-XFORMERS_SHAPES: tuple[Shape, ...] = (
-    (8, 256, 512), (8, 512, 1024), (4, 1024, 1024), (2, 2048, 2048), (1, 2048, 12288), (2, 4096, 4096),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

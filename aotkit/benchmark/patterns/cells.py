@@ -1,14 +1,14 @@
-"""The cells of `python -m aotkit bench patterns`: a pattern, forward or with backward, in a type and a shape."""
+"""The cells of `aotkit bench patterns`: a pattern, forward or with backward, in a type and a shape."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from aotkit.benchmark.outcome import Outcome
+from aotkit.benchmark.report import Outcome
+from aotkit.benchmark.rivals import EAGER, TORCH_COMPILE
 from aotkit.benchmark.timing import Spread
 
-EAGER, TORCH_COMPILE = "eager", "torch.compile"
-FORWARD, STEP = "FW", "FW+BW"
+FORWARD, STEP = PHASES = "FW", "FW+BW"
 
 
 @dataclass
@@ -47,10 +47,6 @@ class Row(Outcome):
     def cell(self) -> tuple[str, ...]:
         return self.pattern, self.phase, self.dtype, self.size
 
-    @property
-    def key(self) -> tuple[str, ...]:
-        return *self.cell, self.variant
-
     def seconds(self, clock: str) -> float:
         found: Spread | None = getattr(self, clock)
         assert found is not None
@@ -65,10 +61,13 @@ class Summit:
 
     def __post_init__(self) -> None:
         timed = sorted((row for row in self.rows if row.kernel), key=lambda row: row.seconds("kernel"))
-        self.eager = next((row for row in timed if row.variant == EAGER), None)
-        self.torch = next((row for row in timed if row.variant.startswith(TORCH_COMPILE)), None)
-        ours = (row for row in timed if row.variant != EAGER and not row.variant.startswith(TORCH_COMPILE))
-        self.ours = next(ours, None)
+
+        def fastest(fits: Callable[[str], bool]) -> Row | None:
+            return next((row for row in timed if fits(row.variant)), None)
+
+        self.eager = fastest(lambda name: name == EAGER)
+        self.torch = fastest(lambda name: name.startswith(TORCH_COMPILE))
+        self.ours = fastest(lambda name: name != EAGER and not name.startswith(TORCH_COMPILE))
 
     @property
     def first(self) -> Row:

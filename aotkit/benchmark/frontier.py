@@ -13,7 +13,8 @@ from aotkit.aot.partition import classify
 from aotkit.benchmark.choice import judged_if_possible
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.partitioners import families, registered_partitioners
-from aotkit.benchmark.report import Outcome, Report, in_a_line
+from aotkit.benchmark.report import Outcome, Table, in_a_line
+from aotkit.benchmark.timing import Tell, silent
 from aotkit.compiled import Capture, function_of
 from aotkit.compiler import compile
 from aotkit.errors import AotkitError, TraceError
@@ -61,7 +62,7 @@ class Point(Outcome):
 
 
 @dataclass
-class Frontier(Report):
+class Frontier(Table):
     """Partitions of one joint graph, in memory and estimated time.
 
     Attributes:
@@ -94,14 +95,9 @@ class Frontier(Report):
 
     def json(self) -> dict[str, Any]:
         """Everything that was found, of types that the json module takes: bytes, seconds, FLOP."""
-        return {
-            "schema": 1,
-            "torch": torch.__version__,
-            "name": self.name,
-            "backend": self.backend,
-            "device": asdict(self.device),
-            "points": [{**asdict(point), "best": best} for point, best in self._best_in()],
-        }
+        points = [{**asdict(point), "best": best} for point, best in self._best_in()]
+        head = {"schema": 1, "torch": torch.__version__, "name": self.name, "backend": self.backend}
+        return {**head, "device": asdict(self.device), "points": points}
 
     def plot(self, axes: Any = None) -> Any:
         """Draw saved bytes and peak against estimated time, with a line for each family.
@@ -154,7 +150,7 @@ def frontier(
     device: Device | None = None,
     capture: Capture = "auto",
     random: Randomness = "shared",
-    progress: Callable[[str], None] | None = None,
+    progress: Tell = silent,
     **kwargs: Any,
 ) -> Frontier:
     """Cut the joint graph of `fn(*args, **kwargs)` with every partitioner and budget, and judge what comes out.
@@ -169,9 +165,8 @@ def frontier(
     Raises:
         TraceError: the function is no single graph, or has no backward pass.
     """
-    tell = progress or (lambda text: None)
     recipe = recipe_of(fn, backend, "default", dynamic=False, random=random)
-    tell(f"{recipe.name}: tracing")
+    progress(f"{recipe.name}: tracing")
     joint = _traced(recipe, args, kwargs, capture)
     device = device or device_of(values_of(joint.gm, classify(joint.gm, joint.num_outputs)))
     candidates = [(Point(name), partition) for name, partition in registered_partitioners().items()]
@@ -180,7 +175,7 @@ def frontier(
     by_label = {point.label: (point, partition) for point, partition in candidates}
 
     def judge(label: str) -> Point:
-        tell(f"{recipe.name}: {label}")
+        progress(f"{recipe.name}: {label}")
         point, partition = by_label[label]
         _judge(point, partition, joint, device)
         return point

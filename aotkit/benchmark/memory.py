@@ -22,7 +22,7 @@ from aotkit.benchmark.choice import family_and_limit, judged_if_possible
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.report import MIB, MeasuredReport, Outcome, cell, machine
 from aotkit.benchmark.rivals import EAGER, TORCH_COMPILE, torch_compiled
-from aotkit.benchmark.timing import Step, interleave, spread
+from aotkit.benchmark.timing import Step, Tell, interleave, silent, spread
 from aotkit.benchmark.transformers_models import Model
 from aotkit.compiled import CompiledModule, function_of
 from aotkit.compiler import compile
@@ -201,21 +201,13 @@ def _aotkit(module: nn.Module, partition: str | Partitioner) -> Callable[..., Te
 
 
 def memory(
-    models: Iterable[str],
-    rows: Mapping[str, Variant],
-    *,
-    device: str = "cpu",
-    seconds: float,
-    progress: Callable[[str], None] | None = None,
+    models: Iterable[str], rows: Mapping[str, Variant], *, device: str = "cpu", seconds: float, progress: Tell = silent
 ) -> MemoryReport:
     """Measure the peak of one step of each variant, alone, then time the steps of all of them.
 
     Args:
         models: keys of `MODELS[device]`.
-        rows: by their names.
-        device: "cpu" or "cuda".
         seconds: how long to time each model; at least seven rounds are played.
-        progress: called with a line of text before each thing that takes long.
 
     A KeyboardInterrupt while a row is compiled leaves out the rest of its model's; those before it are timed. One while
     they are timed leaves out the times.
@@ -223,13 +215,12 @@ def memory(
     Raises:
         ImportError: transformers is missing or too old.
     """
-    tell = progress or (lambda text: None)
     report = MemoryReport(machine(device), torch.__version__, device)
     for model in models:
-        tell(f"{model}: building")
+        progress(f"{model}: building")
         subject = _Subject(model, device)
         with hf.single_sequences():
-            report.rows += subject.rows(rows, seconds, tell)
+            report.rows += subject.rows(rows, seconds, progress)
     return report
 
 
@@ -257,7 +248,7 @@ class _Subject:
         storages = [t.untyped_storage() for t in (*self._module.parameters(), *self._module.buffers(), *self._inputs)]
         self._alive = sum({s.data_ptr(): s.nbytes() for s in storages}.values())  # tied parameters are one
 
-    def rows(self, variants: Mapping[str, Variant], seconds: float, tell: Callable[[str], None]) -> list[Row]:
+    def rows(self, variants: Mapping[str, Variant], seconds: float, tell: Tell) -> list[Row]:
         rows: list[Row] = []
         steps: dict[str, Step] = {}
 

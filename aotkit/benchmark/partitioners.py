@@ -3,7 +3,7 @@
 import gc
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from aotkit.benchmark.evaluation import Evaluation, evaluate
 from aotkit.benchmark.kernels import DEVICES
 from aotkit.benchmark.models import MODELS
 from aotkit.benchmark.report import MIB, Outcome, Report, cell
+from aotkit.benchmark.timing import Tell, silent
 from aotkit.benchmark.transformers_models import single_sequences
 from aotkit.interfaces import Decompositions, Partitioner
 from aotkit.partitioners.rematerialization.devices import Device
@@ -83,18 +84,11 @@ class PartitionersReport(Report):
         return not any(row.failed for row in self.rows if row.partition)
 
     def json(self) -> dict[str, Any]:
-        """Everything that was found, of types that the json module takes: bytes, seconds, FLOP."""
-        return {
-            "schema": 1,
-            "torch": self.torch,
-            "decompositions": self.decompositions,
-            "random": self.random,
-            "devices": [
-                {"name": name, "bandwidth": device.bandwidth, "rate": device.flops, "launch": device.launch}
-                for name, device in DEVICES.items()
-            ],
-            "rows": [asdict(row) for row in self.rows],
-        }
+        """With the devices that time is estimated for."""
+        devices = [
+            {"name": n, "bandwidth": d.bandwidth, "rate": d.flops, "launch": d.launch} for n, d in DEVICES.items()
+        ]
+        return {**super().json(), "devices": devices}
 
     def title(self) -> str:
         return f"torch {self.torch}, decompositions: {self.decompositions}, random numbers: {self.random}"
@@ -178,7 +172,7 @@ def compare(
     *,
     decompositions: str = "inductor",
     random: Randomness = "shared",
-    progress: Callable[[str], None] | None = None,
+    progress: Tell = silent,
 ) -> PartitionersReport:
     """Cut the joint graph of each model with each partitioner, and judge the graphs that come out.
 
@@ -187,13 +181,11 @@ def compare(
         partitioners: by the names of their rows.
         decompositions: "inductor" or "none".
         random: as for `compile`.
-        progress: called with a line of text before each thing that takes long.
     """
-    tell = progress or (lambda text: None)
     table = decomposition_table(decompositions)
     report = PartitionersReport(torch.__version__, decompositions, random)
     for model in models:
-        tell(f"{model}: tracing")
+        progress(f"{model}: tracing")
         try:
             joint = joint_of(model, table, random)
         except ImportError as e:
@@ -201,7 +193,7 @@ def compare(
             continue
 
         def judge(name: str, model: str = model, joint: Joint = joint) -> Row:
-            tell(f"{model}: {name}")
+            progress(f"{model}: {name}")
             return _judged(Row(model, name), partitioners[name], joint)
 
         report.rows += judged_if_possible(partitioners, judge)

@@ -61,8 +61,8 @@ def cell(value: float | None, form: str, unit: float = 1.0) -> str:
     return "" if value is None else format(value / unit, form)
 
 
-class Report(ABC):
-    """A title, a table and notes.
+class Table(ABC):
+    """What is shown as a table between a title and notes.
 
     Attributes:
         heading: names of the columns.
@@ -103,6 +103,25 @@ class Report(ABC):
         return "\n\n".join([f"**{self.title()}**", markdown(table, self._right(table)), *self._notes()])
 
 
+class Report(Table):
+    """Rows, as a table and as JSON. Subclasses are dataclasses."""
+
+    rows: list[Any]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every row has numbers, but for what is impossible."""
+        return not any(row.failed for row in self.rows)
+
+    def json(self) -> dict[str, Any]:
+        """Everything that was found, in bytes, seconds and FLOP, of types that the json module takes."""
+        return {"schema": 1, **vars(self), "rows": [self.values_of(row) for row in self.rows]}
+
+    def values_of(self, row: Any) -> dict[str, Any]:
+        """What `json` gives of a row."""
+        return asdict(row)
+
+
 AnyRow = TypeVar("AnyRow", bound=Outcome)
 
 
@@ -122,11 +141,6 @@ class MeasuredReport(Report, Generic[AnyRow]):
     torch: str
     device: str
     rows: list[AnyRow] = field(default_factory=list)
-
-    @property
-    def passed(self) -> bool:
-        """Whether every row has numbers, but for what is impossible."""
-        return not any(row.failed for row in self.rows)
 
     def title(self) -> str:
         """Where it was measured."""
@@ -163,20 +177,6 @@ class MeasuredReport(Report, Generic[AnyRow]):
     @abstractmethod
     def row_of(cls, values: Mapping[str, Any]) -> AnyRow:
         """The row of which `json` gave these values."""
-
-    def values_of(self, row: AnyRow) -> dict[str, Any]:
-        """What `json` gives of a row."""
-        return asdict(row)
-
-    def json(self) -> dict[str, Any]:
-        """Everything that was measured, in bytes and seconds, of types that the json module takes."""
-        return {
-            "schema": 1,
-            "machine": dict(self.machine),
-            "torch": self.torch,
-            "device": self.device,
-            "rows": [self.values_of(row) for row in self.rows],
-        }
 
 
 def machine(device: str) -> Mapping[str, Any]:

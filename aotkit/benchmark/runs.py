@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from aotkit.aot import pytree
 from aotkit.benchmark.table import BenchReport, Row
-from aotkit.benchmark.timing import Step, interleave
+from aotkit.benchmark.timing import Step, Tell, interleave, silent
 from aotkit.capture import flatten
 from aotkit.checking import copy_inputs, cotangent
 from aotkit.compiled import Capture
@@ -32,7 +32,7 @@ def bench(
     partitions: Sequence[str | Partitioner] | None = None,
     seconds: float = 10.0,
     capture: Capture = "auto",
-    progress: Callable[[str], None] | None = None,
+    progress: Tell = silent,
     **kwargs: Any,
 ) -> BenchReport:
     """Time forward and backward of `fn(*args, **kwargs)`: eager, and each backend with each partitioner.
@@ -47,7 +47,6 @@ def bench(
         capture: as for `compile`.
         progress: called with a line of text before each thing that takes long.
     """
-    tell = progress or (lambda text: None)
     workload = _Workload(fn, args, kwargs)
     name = getattr(fn, "__qualname__", type(fn).__name__)
     rows = [Row("eager", "", saved_bytes=workload.saved_in_eager())]
@@ -59,11 +58,11 @@ def bench(
         if reason is not None:
             row.status, row.check = "unavailable", reason
             continue
-        tell(f"{name}: compiling {row.label} ({i} of {len(pairs)})")
+        progress(f"{name}: compiling {row.label} ({i} of {len(pairs)})")
         call = workload.compiled(row, backend, partition, capture)
         if call is not None:
             steps[i] = workload.step(call)
-    tell(f"{name}: timing {len(steps)} variants for about {seconds:.0f} s")
+    progress(f"{name}: timing {len(steps)} variants for about {seconds:.0f} s")
     times, failed = interleave(steps, seconds, cuda=workload.cuda)
     workload.restore()
     if 0 in failed:

@@ -42,6 +42,11 @@ class Row:
     status: str = ""
 
     @property
+    def failed(self) -> bool:
+        """Whether it can run here, but not as eager does."""
+        return self.status == "failed"
+
+    @property
     def label(self) -> str:
         return f"{self.backend} x {self.partition}" if self.partition else self.backend
 
@@ -66,11 +71,6 @@ class BenchReport(Report):
     environment: Mapping[str, Any]
     rows: list[Row]
 
-    @property
-    def passed(self) -> bool:
-        """Whether every variant that can run here equals eager."""
-        return not any(row.status == "failed" for row in self.rows)
-
     def seconds(self, row: Row, phase: str) -> Spread | None:
         return spread(row.phases[phase].main) if phase in row.phases else None
 
@@ -89,16 +89,7 @@ class BenchReport(Report):
             return "noise"
         return "faster" if own.median < base.median else "slower"
 
-    def json(self) -> dict[str, Any]:
-        """Everything that was measured, in seconds and bytes, of types that the json module takes."""
-        return {
-            "schema": 1,
-            "name": self.name,
-            "environment": dict(self.environment),
-            "rows": [self._row_json(row) for row in self.rows],
-        }
-
-    def _row_json(self, row: Row) -> dict[str, Any]:
+    def values_of(self, row: Row) -> dict[str, Any]:
         phases = {}
         for phase, samples in row.phases.items():
             ratio = self.ratio(row, phase)

@@ -22,8 +22,12 @@ WARM_UP_ROUNDS = 3
 WARM_UP_SHARE = 0.2  # of the time that measuring may take
 MOST_HIDDEN_SECONDS = 2e-3  # launching takes longer only where there is much to launch
 
-
 K = TypeVar("K", bound=Hashable)
+Tell = Callable[[str], None]  # called with a line of text before each thing that takes long
+
+
+def silent(text: str) -> None:
+    """Tells nothing."""
 
 
 @dataclass(frozen=True)

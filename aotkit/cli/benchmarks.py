@@ -34,10 +34,8 @@ def _add_overhead(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_partitioners(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--models", metavar="NAME[,NAME...]", help="* and ? match; default: all but gpt2-xl")
-    parser.add_argument(
-        "--partitions", default="*", metavar="NAME[,NAME...]", help="only these rows, such as 'min_cut budget *'"
-    )
+    _add_names(parser, "models", "* and ? match; default: all but gpt2-xl", default=None)
+    _add_names(parser, "partitions", "only these rows, such as 'min_cut budget *'")
     parser.add_argument("--decompositions", choices=("inductor", "none"), default="inductor")
     parser.add_argument("--random", choices=("shared", "torch"), default="shared", help="as for aotkit.compile")
     add_json(parser)
@@ -46,37 +44,32 @@ def _add_partitioners(parser: argparse.ArgumentParser) -> None:
 
 def _add_memory(parser: argparse.ArgumentParser) -> None:
     add_device(parser, "cpu: the same models in small")
-    parser.add_argument("--models", default="*", metavar="NAME[,NAME...]", help="* and ? match; default: all")
-    parser.add_argument(
-        "--partitions", default="eager,min_cut,nx_min_cut,* ?.?", metavar="NAME[,NAME...]",
-        help="rows, such as 'eager,torch.compile *,nx_min_cut peak 0.43'; default: budgets in steps of 0.1",
-    )  # fmt: skip
+    _add_names(parser, "models", "* and ? match; default: all")
+    such = "rows, such as 'eager,torch.compile *,nx_min_cut peak 0.43'; default: budgets in steps of 0.1"
+    _add_names(parser, "partitions", such, default="eager,min_cut,nx_min_cut,* ?.?")
     _add_measuring(parser, 30.0, "model", "time against memory")
     parser.set_defaults(run=_memory)
 
 
 def _add_patterns(parser: argparse.ArgumentParser) -> None:
     add_device(parser, "cpu: smaller shapes, float32")
-    parser.add_argument(
-        "--patterns", default="*", metavar="NAME[,NAME...]", help="such as 'act *,softmax'; default: all"
-    )
-    parser.add_argument(
-        "--shapes", metavar="SHAPE[,SHAPE...]", help="such as 8x256x512; default: xFormers' six on cuda"
-    )
-    parser.add_argument("--dtypes", metavar="NAME[,NAME...]", help="of float16, float32, bfloat16")
-    parser.add_argument("--passes", default="*", metavar="NAME[,NAME...]", help="FW, FW+BW; default: both")
-    parser.add_argument("--variants", default="*", metavar="NAME[,NAME...]", help="* and ? match; default: all")
+    _add_names(parser, "patterns", "such as 'act *,softmax'; default: all")
+    _add_names(parser, "shapes", "such as 8x256x512; default: xFormers' six on cuda", default=None, each="SHAPE")
+    _add_names(parser, "dtypes", "of float16, float32, bfloat16", default=None)
+    _add_names(parser, "passes", "FW, FW+BW; default: both")
+    _add_names(parser, "variants", "* and ? match; default: all")
     _add_measuring(parser, 0.3, "cell", "speed-ups over eager")
     parser.set_defaults(run=_patterns)
 
 
-def _add_measuring(parser: argparse.ArgumentParser, seconds: float, each: str, drawn: str) -> None:
-    """The options that `_joined_or_measured` reads.
+def _add_names(
+    parser: argparse.ArgumentParser, option: str, help: str, default: str | None = "*", each: str = "NAME"
+) -> None:
+    parser.add_argument(f"--{option}", default=default, metavar=f"{each}[,{each}...]", help=help)
 
-    Args:
-        seconds: of timing `each`, by default.
-        drawn: what the plot shows.
-    """
+
+def _add_measuring(parser: argparse.ArgumentParser, seconds: float, each: str, drawn: str) -> None:
+    """The options that `_joined_or_measured` reads: `seconds` of timing `each`, and a plot of what is `drawn`."""
     parser.add_argument(
         "--seconds", type=float, default=seconds, help=f"of timing for each {each}; default: {seconds:g}"
     )

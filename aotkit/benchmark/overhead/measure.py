@@ -4,7 +4,7 @@ All run interleaved in this process, on one thread. A sample is many calls one a
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from aotkit.benchmark.overhead.report import OverheadReport, Row
 from aotkit.benchmark.overhead.variants import Calls, Reference, Variants, clear, variants
 from aotkit.benchmark.overhead.workloads import BACKWARD, FORWARD, NO_GRAD, STEP, Workload, build
 from aotkit.benchmark.report import in_words, machine
-from aotkit.benchmark.timing import Samples, Step, interleave
+from aotkit.benchmark.timing import Samples, Step, Tell, interleave, silent
 
 # Of eager in one sample: a thousand times what reading the clock costs, and many times what waiting for a GPU does.
 SAMPLE_SECONDS = {"cpu": 1.5e-3, "cuda": 6e-3}
@@ -30,7 +30,7 @@ def overhead(
     device: str = "cpu",
     seconds: float,
     rivals: Variants | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Tell = silent,
 ) -> OverheadReport:
     """Time the workloads of these names; each variant's results and gradients are compared with eager's first.
 
@@ -39,11 +39,9 @@ def overhead(
         device: "cpu" judges by CPU time, "cuda" by wall time until the GPU has finished.
         seconds: how long to measure each, after compiling and warming up; at least seven rounds are played.
         rivals: what to compare, eager among them; None: all that can run here.
-        progress: called with a line of text before each thing that takes long.
     """
-    tell = progress or (lambda text: None)
     rivals = variants(device) if rivals is None else rivals
-    tell("building the C++ tier of calls, unless it is there")
+    progress("building the C++ tier of calls, unless it is there")
     native.build()
     report = OverheadReport(machine(device), torch.__version__, THREADS, device)
     threads = torch.get_num_threads()
@@ -52,15 +50,13 @@ def overhead(
         for name in names:
             # What Dynamo compiled for one workload must not slow the next one's guards.
             torch.compiler.reset()
-            report.rows += _rows(build(name, device), rivals, device, seconds, tell)
+            report.rows += _rows(build(name, device), rivals, device, seconds, progress)
     finally:
         torch.set_num_threads(threads)
     return report
 
 
-def _rows(
-    workloads: Sequence[Workload], rivals: Variants, device: str, seconds: float, tell: Callable[[str], None]
-) -> list[Row]:
+def _rows(workloads: Sequence[Workload], rivals: Variants, device: str, seconds: float, tell: Tell) -> list[Row]:
     """Of workloads that are timed together, which differ in the number of shapes."""
     rows: dict[tuple[int, str, str], Row] = {}
     steps: dict[tuple[int, str, str], Step] = {}
@@ -88,7 +84,7 @@ def _rows(
 
 
 def _checked(
-    workload: Workload, reference: Reference, rivals: Variants, tell: Callable[[str], None]
+    workload: Workload, reference: Reference, rivals: Variants, tell: Tell
 ) -> dict[str, tuple[Calls | None, str | None]]:
     """Name of a variant -> how to call it, or what is wrong with it."""
     checked: dict[str, tuple[Calls | None, str | None]] = {}

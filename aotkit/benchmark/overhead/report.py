@@ -64,11 +64,6 @@ class OverheadReport(Report):
     device: str
     rows: list[Row] = field(default_factory=list)
 
-    @property
-    def passed(self) -> bool:
-        """Whether every variant ran, and gave what eager gives."""
-        return all(row.problem is None for row in self.rows)
-
     def ratio(self, row: Row, base: str, clock: str) -> Spread | None:
         """How much time `row` takes, with the base's as 1: median and quartiles of the ratios round by round."""
         variant, shapes = (row.variant, 1) if base == ONE_SHAPE else (base, row.shapes)
@@ -81,18 +76,10 @@ class OverheadReport(Report):
 
     def json(self) -> dict[str, Any]:
         """Everything that was measured, of types that the json module takes; times in microseconds."""
-        return {
-            "schema": 1,
-            "machine": dict(self.machine),
-            "torch": self.torch,
-            "threads": self.threads,
-            "device": self.device,
-            "ratios": "median of the round by round ratios of own time to the base's",
-            "spread": "half the interquartile range",
-            "rows": [self._row_json(row) for row in self.rows],
-        }
+        ratios = "median of the round by round ratios of own time to the base's"
+        return {**super().json(), "ratios": ratios, "spread": "half the interquartile range"}
 
-    def _row_json(self, row: Row) -> dict[str, Any]:
+    def values_of(self, row: Row) -> dict[str, Any]:
         plain = ("workload", "phase", "shapes", "variant", "problem", "calls")
         return {
             **{key: getattr(row, key) for key in plain},

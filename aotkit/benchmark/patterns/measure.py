@@ -20,7 +20,7 @@ from aotkit.benchmark.patterns.check import cotangent_of, difference
 from aotkit.benchmark.patterns.report import PatternsReport
 from aotkit.benchmark.report import machine
 from aotkit.benchmark.rivals import EAGER, TORCH_COMPILE, torch_compiled
-from aotkit.benchmark.timing import Step, interleave, spread
+from aotkit.benchmark.timing import Step, Tell, interleave, silent, spread
 from aotkit.benchmark.workloads import XFORMERS_SHAPES
 from aotkit.compiler import compile
 from aotkit.errors import UnavailableError
@@ -113,30 +113,23 @@ def _shape(text: str) -> Shape:
 
 
 def measure(
-    cells: Sequence[Cell],
-    rivals: Variants,
-    *,
-    device: str = "cpu",
-    seconds: float,
-    progress: Callable[[str], None] | None = None,
+    cells: Sequence[Cell], rivals: Variants, *, device: str = "cpu", seconds: float, progress: Tell = silent
 ) -> PatternsReport:
     """Compile, check and time each cell.
 
     Args:
         rivals: name -> what compiles a function, as of `variants()`.
         seconds: how long to time each cell; at least seven rounds are played. With 0, caches of compilers are filled.
-        progress: called with a line of text before each cell.
 
     A KeyboardInterrupt leaves out the cell that is being measured, and all after it.
     """
-    tell = progress or (lambda text: None)
     report = PatternsReport(machine(device), torch.__version__, device)
     for i, cell in enumerate(cells, 1):
-        tell(f"{cell} ({i} of {len(cells)})")
+        progress(f"{cell} ({i} of {len(cells)})")
         try:
             report.rows += _rows(cell, rivals, device, seconds)
         except KeyboardInterrupt:
-            tell(f"{cell}: interrupted, it and the cells after it are left out")
+            progress(f"{cell}: interrupted, it and the cells after it are left out")
             break
     return report
 

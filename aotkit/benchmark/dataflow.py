@@ -29,21 +29,13 @@ BARRIERS = frozenset(" ".join([POOLING, SCATTERING, ORDERING, SCANS, OTHERS]).sp
 
 @dataclass(eq=False)
 class Step:
-    """A node that computes something, or several in one kernel.
+    """A node that computes something, or several in one kernel."""
 
-    Attributes:
-        reads: (which part, of which memory) -> bytes. Equal views are one part.
-        writes: what it makes.
-        flops: of matrix products, convolutions and attention.
-        alone: whether it is a kernel of its own, which reads its inputs from memory and writes its results there.
-        pointwise: whether each element of it can be computed by itself, in any kernel that reads its sources.
-    """
-
-    reads: Mapping[tuple[Hashable, Memory], int]
+    reads: Mapping[tuple[Hashable, Memory], int]  # (which part, of which memory) -> bytes. Equal views are one part
     writes: Sequence[Memory]
-    flops: int
-    alone: bool
-    pointwise: bool = False
+    flops: int  # of matrix products, convolutions and attention
+    alone: bool  # a kernel of its own, which reads its inputs from memory and writes its results there
+    pointwise: bool = False  # each element can be computed by itself, in any kernel that reads its sources
 
     @cached_property
     def sources(self) -> dict[Memory, int]:
@@ -56,19 +48,12 @@ class Step:
 
 @dataclass
 class Dataflow:
-    """A graph without its views, numbers and tuples.
+    """A graph without its views, numbers and tuples."""
 
-    Attributes:
-        inputs: of each placeholder that is a tensor, the memory.
-        outputs: of each output, the memory: none for a number or None.
-        constants: what the graph holds as attributes.
-        steps: the nodes that compute, in order.
-    """
-
-    inputs: list[Sequence[Memory]]
-    outputs: list[Sequence[Memory]]
-    constants: list[Memory]
-    steps: list[Step]
+    inputs: list[Sequence[Memory]]  # of each placeholder that is a tensor
+    outputs: list[Sequence[Memory]]  # of each output: none for a number or None
+    constants: list[Memory]  # what the graph holds as attributes
+    steps: list[Step]  # the nodes that compute, in order
 
 
 def dataflow(gm: GraphModule, given: Sequence[Sequence[Memory]] = ()) -> Dataflow:

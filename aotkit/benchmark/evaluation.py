@@ -18,27 +18,19 @@ from aotkit.partitioners.rematerialization.devices import Device
 class Evaluation:
     """One partition. Inputs, parameters and constants count nowhere as memory: they are alive anyway.
 
-    Attributes:
-        saved_bytes: distinct storage that lives from forward to backward, and is no output of the function.
-        peak_bytes: most that is alive at a time if the graphs run operator by operator: intermediate and saved values,
-            tangents until they have been used, outputs and gradients to the end.
-        fused_peak_bytes: the same if fused kernels run, as Inductor's: what lives inside one does not count, and
-            results take the places of what is read for the last time.
-        kernels: how many fused kernels the two graphs take.
-        seconds: name of a device -> estimated time of forward and backward.
-        redrawn: random operators in the backward graph that forward runs, too, with other numbers: gradients are wrong.
-        repeated: the same for matrix products, convolutions and attention.
-        repeated_flops: what those take.
+    A peak is the most that is alive at a time: intermediate and saved values, tangents until they have been used,
+    outputs and gradients to the end. Of fused kernels, as Inductor's, what lives inside one does not count, and results
+    take the places of what is read for the last time.
     """
 
-    saved_bytes: int
-    peak_bytes: int
-    fused_peak_bytes: int
-    kernels: int
-    seconds: Mapping[str, float]
-    redrawn: int
-    repeated: int
-    repeated_flops: int
+    saved_bytes: int  # distinct storage that lives from forward to backward, and is no output of the function
+    peak_bytes: int  # if the graphs run operator by operator
+    fused_peak_bytes: int  # if fused kernels run
+    kernels: int  # fused ones of the two graphs
+    seconds: Mapping[str, float]  # name of a device -> estimated time of forward and backward
+    redrawn: int  # random operators in backward that forward runs, too, with other numbers: gradients are wrong
+    repeated: int  # the same for matrix products, convolutions and attention
+    repeated_flops: int  # what those take
 
 
 def evaluate(

@@ -47,21 +47,14 @@ MODELS: dict[str, dict[str, Callable[[], Model]]] = {
 
 @dataclass
 class Row(Outcome):
-    """One variant of one model.
-
-    Attributes:
-        peak_bytes: the most during one training step.
-        simulated_bytes: the same by `evaluation`; None if its graphs are not known.
-        seconds: of one step, one number a round; empty if it was not timed.
-        compile_seconds: of the first step.
-    """
+    """One variant of one model."""
 
     model: str
     variant: str
-    peak_bytes: int | None = None
-    simulated_bytes: int | None = None
-    seconds: list[float] = field(default_factory=list)
-    compile_seconds: float | None = None
+    peak_bytes: int | None = None  # the most during one training step
+    simulated_bytes: int | None = None  # the same by `evaluation`, if its graphs are known
+    seconds: list[float] = field(default_factory=list)  # of one step, one number a round; empty if it was not timed
+    compile_seconds: float | None = None  # of the first step
 
     @property
     def family(self) -> str:
@@ -164,15 +157,10 @@ class MemoryReport(MeasuredReport[Row]):
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to train a model.
+    """One way to train a model."""
 
-    Attributes:
-        compile: from the module to what is called in its place.
-        setting: what has to be in force while that compiles: during its first step.
-    """
-
-    compile: Callable[[nn.Module], Callable[..., Tensor]]
-    setting: Callable[[], AbstractContextManager[Any]] = nullcontext
+    compile: Callable[[nn.Module], Callable[..., Tensor]]  # from the module to what is called in its place
+    setting: Callable[[], AbstractContextManager[Any]] = nullcontext  # in force while that compiles: in the first step
 
 
 def variants() -> dict[str, Variant]:

@@ -40,31 +40,19 @@ EXPLANATION = (
 
 @dataclass
 class Row(Outcome):
-    """One partitioner on one model.
-
-    Attributes:
-        partition: the partitioner's name; "" if the model cannot be had.
-        nodes: of the joint graph.
-        choice_seconds: CPU time in which the partitioner chose what to save, as it says.
-        seconds: CPU time of the process while the partitioner ran.
-    """
+    """One partitioner on one model."""
 
     model: str
-    partition: str = ""
-    nodes: int = 0
-    choice_seconds: float | None = None
-    seconds: float | None = None
+    partition: str = ""  # the partitioner's name; "" if the model cannot be had
+    nodes: int = 0  # of the joint graph
+    choice_seconds: float | None = None  # CPU time in which the partitioner chose what to save, as it says
+    seconds: float | None = None  # CPU time of the process while the partitioner ran
     evaluation: Evaluation | None = None
 
 
 @dataclass
 class PartitionersReport(Report):
-    """All rows; those of one model cut copies of the same joint graph.
-
-    Attributes:
-        decompositions: "inductor" or "none".
-        random: "shared" or "torch".
-    """
+    """All rows; those of one model cut copies of the same joint graph."""
 
     heading = (
         "model", "partition", "saved", "peak", "fused peak", "kernels", *(f"{name} ms" for name in DEVICES),
@@ -74,8 +62,8 @@ class PartitionersReport(Report):
     by = 1
 
     torch: str
-    decompositions: str
-    random: str
+    decompositions: str  # "inductor" or "none"
+    random: Randomness
     rows: list[Row] = field(default_factory=list)
 
     @property

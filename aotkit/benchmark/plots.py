@@ -21,7 +21,14 @@ PANELS = {"saved": "saved for backward, MiB", "peak": "peak of memory, MiB"}
 def plot_frontier(frontier: "Frontier", axes: Any = None) -> Any:
     """Two panels, memory to the right and time upwards; each family is one line, in the order of its limits."""
     if axes is None:
-        _, axes = _pyplot().subplots(1, len(PANELS), figsize=(11, 4.5), sharey=True, layout="constrained")
+        try:
+            from matplotlib import pyplot
+        except ImportError as e:
+            raise UnavailableError(
+                f"Frontier.plot draws with matplotlib, which cannot be imported ({e}). "
+                "Install it: pip install matplotlib"
+            ) from e
+        _, axes = pyplot.subplots(1, len(PANELS), figsize=(11, 4.5), sharey=True, layout="constrained")
     axes = list(axes)
     if len(axes) != len(PANELS):
         raise ValueError(f"a frontier is drawn on {len(PANELS)} axes, not {len(axes)}: plt.subplots(1, {len(PANELS)}).")
@@ -37,16 +44,6 @@ def plot_frontier(frontier: "Frontier", axes: Any = None) -> Any:
     axes[0].set_title(frontier.name, loc="left")
     axes[-1].legend()
     return axes
-
-
-def _pyplot() -> Any:
-    try:
-        from matplotlib import pyplot
-    except ImportError as e:
-        raise UnavailableError(
-            f"Frontier.plot draws with matplotlib, which cannot be imported ({e}). Install it: pip install matplotlib"
-        ) from e
-    return pyplot
 
 
 def plot_memory(report: MemoryReport, path: str | Path) -> None:

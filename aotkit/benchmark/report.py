@@ -22,15 +22,10 @@ MIB = 2**20
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What a row has instead of numbers.
+    """What a row has instead of numbers."""
 
-    Attributes:
-        problem: why there are none.
-        impossible: whether that is because no partition keeps within the memory that was asked for.
-    """
-
-    problem: str | None = None
-    impossible: bool = False
+    problem: str | None = None  # why there are none
+    impossible: bool = False  # whether that is because no partition keeps within the memory that was asked for
 
     @property
     def failed(self) -> bool:
@@ -62,19 +57,12 @@ def cell(value: float | None, form: str, unit: float = 1.0) -> str:
 
 
 class Table(ABC):
-    """What is shown as a table between a title and notes.
+    """What is shown as a table between a title and notes."""
 
-    Attributes:
-        heading: names of the columns.
-        words: those that are aligned left; the others are numbers.
-        by: how many of its first cells a row shares with those of its group; 0: there are no groups.
-        gap: empty lines between table and notes.
-    """
-
-    heading: ClassVar[Sequence[str]]
-    words: ClassVar[Collection[str]]
-    by: ClassVar[int] = 0
-    gap: ClassVar[int] = 1
+    heading: ClassVar[Sequence[str]]  # names of the columns
+    words: ClassVar[Collection[str]]  # those of them that are aligned left; the others are numbers
+    by: ClassVar[int] = 0  # how many of its first cells a row shares with those of its group; 0: there are no groups
+    gap: ClassVar[int] = 1  # empty lines between table and notes
 
     @abstractmethod
     def title(self) -> str: ...
@@ -90,17 +78,16 @@ class Table(ABC):
         """The heading and all cells."""
         return [(*cells, *[""] * (len(self.heading) - len(cells))) for cells in (self.heading, *self._cells())]
 
-    def _right(self, table: Sequence[Sequence[str]]) -> list[bool]:
-        return [name not in self.words for name in table[0]]
-
     def __str__(self) -> str:
-        table = self._table()
+        heading, *_ = table = self._table()
+        lines = grouped(table, [name not in self.words for name in heading], self.by)
         notes = [textwrap.fill(note, WIDTH, subsequent_indent="  ") for note in self._notes()]
-        return "\n".join([self.title(), *grouped(table, self._right(table), self.by), *[""] * self.gap, *notes])
+        return "\n".join([self.title(), *lines, *[""] * self.gap, *notes])
 
     def _repr_markdown_(self) -> str:
-        table = self._table()
-        return "\n\n".join([f"**{self.title()}**", markdown(table, self._right(table)), *self._notes()])
+        heading, *_ = table = self._table()
+        lines = markdown(table, [name not in self.words for name in heading])
+        return "\n\n".join([f"**{self.title()}**", lines, *self._notes()])
 
 
 class Report(Table):
@@ -127,19 +114,13 @@ AnyRow = TypeVar("AnyRow", bound=Outcome)
 
 @dataclass
 class MeasuredReport(Report, Generic[AnyRow]):
-    """Rows that were measured on one machine.
+    """Rows that were measured on one machine."""
 
-    Attributes:
-        key: names of what tells a row from all others.
-        machine: processor, cores, GPU, system, version of Python.
-        device: "cpu" or "cuda".
-    """
-
-    key: ClassVar[Sequence[str]]
+    key: ClassVar[Sequence[str]]  # names of what tells a row from all others
 
     machine: Mapping[str, Any]
     torch: str
-    device: str
+    device: str  # "cpu" or "cuda"
     rows: list[AnyRow] = field(default_factory=list)
 
     def title(self) -> str:

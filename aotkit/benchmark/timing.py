@@ -27,7 +27,7 @@ Tell = Callable[[str], None]  # called with a line of text before each thing tha
 
 
 def silent(text: str) -> None:
-    """Tells nothing."""
+    """No progress."""
 
 
 @dataclass(frozen=True)

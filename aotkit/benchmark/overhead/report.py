@@ -22,20 +22,14 @@ EXPLANATION = (
 
 @dataclass
 class Row(Outcome):
-    """One variant in one phase of one workload.
-
-    Attributes:
-        shapes: how many signatures the calls cycle through.
-        calls: in one sample.
-        samples: seconds of one call, one number a round; None if it was not timed.
-    """
+    """One variant in one phase of one workload."""
 
     workload: str
     phase: str
-    shapes: int
+    shapes: int  # signatures that the calls cycle through
     variant: str
-    calls: int
-    samples: Samples | None = None
+    calls: int  # in one sample
+    samples: Samples | None = None  # seconds of one call, one number a round; None if it was not timed
 
     @property
     def name(self) -> str:
@@ -47,21 +41,16 @@ class Row(Outcome):
 
 @dataclass
 class OverheadReport(Report):
-    """All rows; those of one workload, phase and number of shapes were timed together.
-
-    Attributes:
-        machine: processor, cores, GPU, system, version of Python.
-        device: "cpu" or "cuda"; decides whether ratios in the table are of CPU time or of wall time.
-    """
+    """All rows; those of one workload, phase and number of shapes were timed together."""
 
     heading = ("workload", "phase", "variant", "CPU us", "wall us", *(f"/ {base}" for base in BASES))
     words = ("workload", "phase", "variant")
     by = 2
 
-    machine: Mapping[str, Any]
+    machine: Mapping[str, Any]  # of `report.machine`
     torch: str
     threads: int
-    device: str
+    device: str  # on "cpu" ratios in the table are of CPU time, on "cuda" of wall time
     rows: list[Row] = field(default_factory=list)
 
     def ratio(self, row: Row, base: str, clock: str) -> Spread | None:

@@ -19,17 +19,11 @@ TOLERANCE = 1e-4  # of the largest value of each tensor
 
 
 class Calls(NamedTuple):
-    """How to call a variant.
-
-    Attributes:
-        grad: with gradients.
-        no_grad: under `no_grad`.
-        results_wait: whether backward may run after further calls; if not, it cannot be timed without them.
-    """
+    """How to call a variant: with gradients, and under `no_grad`."""
 
     grad: Callable[..., Tensor]
     no_grad: Callable[..., Tensor]
-    results_wait: bool = True
+    results_wait: bool = True  # backward may run after further calls; else it cannot be timed without them
 
 
 Variants = Mapping[str, Callable[[Workload], Calls]]

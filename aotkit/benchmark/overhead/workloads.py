@@ -20,19 +20,12 @@ SHARED_ELEMENTS = 180  # has 16 divisors besides 1 and itself
 
 @dataclass(frozen=True)
 class Workload:
-    """One function with its inputs.
+    """One function with its inputs."""
 
-    Attributes:
-        name: without the number of signatures.
-        fn: a plain function or a module; returns one tensor.
-        calls: the arguments of each call, which are cycled; each has shapes of its own.
-        phases: what to time of it.
-    """
-
-    name: str
-    fn: Callable[..., Tensor]
-    calls: Sequence[Sequence[Tensor]]
-    phases: Sequence[str] = PHASES
+    name: str  # without the number of signatures
+    fn: Callable[..., Tensor]  # a plain function or a module
+    calls: Sequence[Sequence[Tensor]]  # the arguments of each call, which are cycled; each has shapes of its own
+    phases: Sequence[str] = PHASES  # what to time of it
 
     @property
     def leaves(self) -> list[Tensor]:

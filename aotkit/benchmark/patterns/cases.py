@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,20 +17,12 @@ EPS = 1e-5
 Shape = tuple[int, ...]  # the last size is the width
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """What has to be read and written at least.
+class Traffic(NamedTuple):
+    """What has to be read and written at least."""
 
-    Attributes:
-        full: tensors of the pattern's shape.
-        width: vectors as long as a row.
-        bits: for each element.
-        row_bytes: for each row.
-    """
-
-    full: int
-    width: int = 0
-    bits: int = 0
+    full: int  # tensors of the pattern's shape
+    width: int = 0  # vectors as long as a row
+    bits: int = 0  # for each element
     row_bytes: int = 0
 
     def nbytes(self, shape: Shape, itemsize: int) -> float:
@@ -41,23 +34,14 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Case:
-    """One pattern.
-
-    Attributes:
-        name: of the row.
-        fn: the function.
-        inputs: its arguments: "x" and "residual" of the shape, "bias", "weight" and "offset" as long as a row,
-            "targets".
-        forward, backward: the least traffic; backward's includes what forward writes for it alone.
-        drops: whether it has dropout; then it is of xFormers' grid.
-    """
+    """One pattern."""
 
     name: str
     fn: Callable[..., Tensor]
-    inputs: Sequence[str]
+    inputs: Sequence[str]  # "x", "residual" of the shape, "bias", "weight", "offset" as long as a row, "targets"
     forward: Traffic
-    backward: Traffic
-    drops: bool = True
+    backward: Traffic  # with what forward writes for it alone
+    drops: bool = True  # whether it has dropout; then it is of xFormers' grid
 
     def ideal_bytes(self, shape: Shape, itemsize: int, *, step: bool) -> float:
         """Of a forward pass, or of a step: forward and backward."""

@@ -63,16 +63,12 @@ def _runs_here(backend: str) -> bool:
 
 @dataclass(frozen=True)
 class Cell:
-    """One pattern in one size.
-
-    Attributes:
-        step: forward and backward, instead of forward alone without gradients.
-    """
+    """One pattern in one size."""
 
     case: Case
     shape: Shape
     dtype: torch.dtype
-    step: bool
+    step: bool  # forward and backward, instead of forward alone without gradients
 
     def row(self, variant: str) -> Row:
         dtype = str(self.dtype).removeprefix("torch.")

@@ -169,18 +169,17 @@ def frontier(
     progress(f"{recipe.name}: tracing")
     joint = _traced(recipe, args, kwargs, capture)
     device = device or device_of(values_of(joint.gm, classify(joint.gm, joint.num_outputs)))
-    candidates = [(Point(name), partition) for name, partition in registered_partitioners().items()]
+    partitions: dict[str, tuple[Point, Partitioner]] = {}
+    for name, partition in registered_partitioners().items():
+        partitions[name] = Point(name), partition
     for family, within in families(device).items():
-        candidates += [(Point(family, fraction), within(fraction)) for fraction in FRACTIONS]
-    by_label = {point.label: (point, partition) for point, partition in candidates}
+        partitions |= {f"{family} {limit}": (Point(family, limit), within(limit)) for limit in FRACTIONS}
 
-    def judge(label: str) -> Point:
-        progress(f"{recipe.name}: {label}")
-        point, partition = by_label[label]
-        _judge(point, partition, joint, device)
-        return point
+    def judge(name: str) -> Point:
+        progress(f"{recipe.name}: {name}")
+        return _judged(*partitions[name], joint, device)
 
-    return Frontier(recipe.name, recipe.backend_name, device, list(judged_if_possible(by_label, judge)))
+    return Frontier(recipe.name, recipe.backend_name, device, list(judged_if_possible(partitions, judge)))
 
 
 def _traced(recipe: Recipe, args: Sequence[Any], kwargs: dict[str, Any], capture: Capture) -> Joint:
@@ -209,18 +208,16 @@ def _traced(recipe: Recipe, args: Sequence[Any], kwargs: dict[str, Any], capture
     return found[-1]
 
 
-def _judge(point: Point, partition: Partitioner, joint: Joint, device: Device) -> None:
-    """Fill a point: what a partitioner makes of a joint graph, or why it fails."""
+def _judged(point: Point, partition: Partitioner, joint: Joint, device: Device) -> Point:
+    """The same point with what a partitioner makes of a joint graph, or why it fails."""
     try:
         found = evaluate(*partition_copy(partition, joint), joint.num_outputs, {"device": device})
     except Exception as e:
         point.fail(e)
         if isinstance(e, AotkitError):
             point.problem = in_a_line(e)  # which says all
-        return
+        return point
     if found.redrawn:
-        point.problem = f"wrong gradients: backward draws {found.redrawn} random value(s) anew"
-        return
-    point.saved_bytes, point.peak_bytes = found.saved_bytes, found.peak_bytes
-    point.fused_peak_bytes, point.repeated_flops = found.fused_peak_bytes, found.repeated_flops
-    point.seconds = found.seconds["device"]
+        return replace(point, problem=f"wrong gradients: backward draws {found.redrawn} random value(s) anew")
+    numbers = ("saved_bytes", "peak_bytes", "fused_peak_bytes", "repeated_flops")
+    return replace(point, seconds=found.seconds["device"], **{name: getattr(found, name) for name in numbers})

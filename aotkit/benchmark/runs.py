@@ -74,14 +74,11 @@ def bench(
     return BenchReport(name, _environment(workload.cuda), rows)
 
 
-Pair = tuple[Any, Any, str | None]
-
-
-def _pairs(backends: Sequence[Any] | None, partitions: Sequence[Any] | None) -> list[Pair]:
+def _pairs(backends: Sequence[Any] | None, partitions: Sequence[Any] | None) -> list[tuple[Any, Any, str | None]]:
     """(backend, partitioner, why it cannot run here); one for a backend or partitioner that can run with none."""
     if partitions is None:
         partitions = [name for name, reason in partitioner_status().items() if reason is None]
-    pairs: list[Pair] = []
+    pairs: list[tuple[Any, Any, str | None]] = []
     reasons = {name: reason for name, reason in backend_status().items() if name not in NOT_TIMED}
     for backend in [*reasons] if backends is None else backends:
         reason = reasons.get(backend) if isinstance(backend, str) else None

@@ -64,8 +64,8 @@ def _rows(workloads: Sequence[Workload], rivals: Variants, device: str, seconds:
         reference, shapes = Reference(workload), len(workload.calls)
         checked = _checked(workload, reference, rivals, tell)
         for phase in workload.phases:
-            eager = Calls(workload.fn, workload.fn)
-            cycles = _cycles(phase, _step(phase, workload, eager, reference.cotangents, device), shapes, device)
+            once = _step(phase, workload, Calls(workload.fn, workload.fn), reference.cotangents, device)
+            cycles = _cycles(phase, once, shapes, device)
             for name, (calls, problem) in checked.items():
                 if calls and phase == BACKWARD and not calls.results_wait:
                     continue

@@ -7,30 +7,33 @@ from functools import cached_property
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.benchmark.operator_costs import is_barrier
 from aotkit.inspection.memory import Memory, memories
+from aotkit.inspection.nodes import packet_name
 from aotkit.inspection.traffic import looks_up_in
 from aotkit.passes import changes_inputs, flops, is_pointwise
 from aotkit.torch_private.dispatch import pytree
 
+# Kernels of libraries, and those that no pointwise kernel runs into: besides all that does floating-point work.
+POOLING = "max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices \
+    max_pool3d_with_indices_backward _low_memory_max_pool_with_offsets avg_pool2d avg_pool2d_backward \
+    _adaptive_avg_pool2d _adaptive_avg_pool2d_backward"
+SCATTERING = "scatter scatter_add scatter_reduce index_put _unsafe_index_put index_add embedding_dense_backward"
+ORDERING = "sort topk kthvalue median argsort searchsorted multinomial nonzero"
+SCANS = "cumsum cumprod cummax cummin logcumsumexp"
+OTHERS = "upsample_bilinear2d upsample_bilinear2d_backward upsample_nearest2d_backward _embedding_bag \
+    mkldnn_rnn_layer _cudnn_rnn _fft_r2c _fft_c2r _fft_c2c"
+BARRIERS = frozenset(" ".join([POOLING, SCATTERING, ORDERING, SCANS, OTHERS]).split())
+
 
 @dataclass(eq=False)
 class Step:
-    """A node that computes something, or several in one kernel.
+    """A node that computes something, or several in one kernel."""
 
-    Attributes:
-        reads: (which part, of which memory) -> bytes. Equal views are one part.
-        writes: what it makes.
-        flops: of matrix products, convolutions and attention.
-        alone: whether it is a kernel that others cannot be fused with.
-        pointwise: whether each element of it can be computed by itself, in any kernel that reads its sources.
-    """
-
-    reads: Mapping[tuple[Hashable, Memory], int]
+    reads: Mapping[tuple[Hashable, Memory], int]  # (which part, of which memory) -> bytes. Equal views are one part
     writes: Sequence[Memory]
-    flops: int
-    alone: bool
-    pointwise: bool = False
+    flops: int  # of matrix products, convolutions and attention
+    alone: bool  # a kernel of its own, which reads its inputs from memory and writes its results there
+    pointwise: bool = False  # each element can be computed by itself, in any kernel that reads its sources
 
     @cached_property
     def sources(self) -> dict[Memory, int]:
@@ -43,19 +46,12 @@ class Step:
 
 @dataclass
 class Dataflow:
-    """A graph without its views, numbers and tuples.
+    """A graph without its views, numbers and tuples."""
 
-    Attributes:
-        inputs: of each placeholder that is a tensor, the memory.
-        outputs: of each output, the memory: none for a number or None.
-        constants: what the graph holds as attributes.
-        steps: the nodes that compute, in order.
-    """
-
-    inputs: list[Sequence[Memory]]
-    outputs: list[Sequence[Memory]]
-    constants: list[Memory]
-    steps: list[Step]
+    inputs: list[Sequence[Memory]]  # of each placeholder that is a tensor
+    outputs: list[Sequence[Memory]]  # of each output: none for a number or None
+    constants: list[Memory]  # what the graph holds as attributes
+    steps: list[Step]  # the nodes that compute, in order
 
 
 def dataflow(gm: GraphModule, given: Sequence[Sequence[Memory]] = ()) -> Dataflow:
@@ -80,7 +76,7 @@ def dataflow(gm: GraphModule, given: Sequence[Sequence[Memory]] = ()) -> Dataflo
             flow.constants += made
         elif made or changes_inputs(node):
             work = flops(node)
-            alone = is_barrier(node, work)
+            alone = work > 0 or packet_name(node) in BARRIERS or "attention" in packet_name(node)
             flow.steps.append(Step(_reads(node, known), made, work, alone, is_pointwise(node) and not alone))
     return flow
 

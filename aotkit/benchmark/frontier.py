@@ -1,19 +1,22 @@
-"""`frontier`: what each way to partition one function costs in memory and time, by the graphs that come out."""
+"""`aotkit.frontier`: what each way to partition one function costs in memory and time, by the graphs that come out."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 
+from aotkit.benchmark.choice import judged_if_possible
 from aotkit.benchmark.evaluation import evaluate
-from aotkit.benchmark.frontier_report import Frontier, Point
-from aotkit.benchmark.outcome import in_a_line, judged_if_possible
 from aotkit.benchmark.partitioners import families, registered_partitioners
+from aotkit.benchmark.report import Outcome, Table, in_a_line
+from aotkit.benchmark.timing import Tell, silent
 from aotkit.capture import Randomness, Recipe, recipe_of
 from aotkit.compiled import function_of
 from aotkit.compiler import Capture, compile
-from aotkit.errors import AotkitError, BudgetError, TraceError
+from aotkit.errors import AotkitError, TraceError
+from aotkit.inspection.nodes import bytes_name
 from aotkit.interfaces import Partitioner
 from aotkit.joint import Joint, classify, partition_copy
 from aotkit.partitioners.rematerialization.devices import Device, device_of
@@ -22,6 +25,120 @@ from aotkit.passes import copy_graph
 from aotkit.registry import BackendSpec, get_backend
 
 FRACTIONS = tuple(tenths / 10 for tenths in range(10, -1, -1))
+EXPLANATION = (
+    "Memory without inputs and parameters. limit: of what the family takes without one. saved: from forward to "
+    "backward, outputs apart. peak: most that is alive at a time, operator by operator, outputs and gradients "
+    "included; fused: if all between matrix products and the like is one kernel. ms: estimated time of the fused "
+    "kernels of forward and backward. GFLOP again: matrix products, convolutions and attention that backward repeats. "
+    "best in: no row has less of this memory in the same time, nor takes less time with the same. impossible: so are "
+    "smaller limits, which are left out."
+)
+
+
+@dataclass
+class Point(Outcome):
+    """One partition.
+
+    Attributes:
+        partition: the partitioner's name, or that of a family of partitioners with a limit each.
+        limit: a fraction of what the family takes without one; None: it has none.
+        saved_bytes, peak_bytes, fused_peak_bytes, seconds, repeated_flops: see `benchmark.evaluation.Evaluation`.
+        problem: why there is no such partition; the numbers then mean nothing.
+        impossible: whether that is because no partition keeps within the limit.
+    """
+
+    partition: str
+    limit: float | None = None
+    saved_bytes: int = 0
+    peak_bytes: int = 0
+    fused_peak_bytes: int = 0
+    seconds: float = 0.0
+    repeated_flops: int = 0
+
+    @property
+    def label(self) -> str:
+        return self.partition if self.limit is None else f"{self.partition} {self.limit}"
+
+
+@dataclass
+class Frontier(Table):
+    """Partitions of one joint graph, in memory and estimated time.
+
+    Attributes:
+        name: the function's.
+        backend: whose decompositions the joint graph has.
+        device: what time is estimated for.
+    """
+
+    heading = ("partition", "limit", "saved", "peak", "fused peak", "ms", "GFLOP again", "best in")
+    words = ("partition", "best in")
+
+    name: str
+    backend: str
+    device: Device
+    points: list[Point] = field(default_factory=list, repr=False)
+
+    def best(self, memory: str) -> list[Point]:
+        """The points on the Pareto frontier: for less of this memory they take more time than any other, or as much.
+
+        Args:
+            memory: "saved", "peak" or "fused_peak".
+        """
+        points = [p for p in self.points if p.problem is None]
+        places = [(getattr(p, f"{memory}_bytes"), round(p.seconds, 9)) for p in points]
+        return [
+            point
+            for point, own in zip(points, places, strict=True)
+            if not any(other[0] <= own[0] and other[1] <= own[1] and other != own for other in places)
+        ]
+
+    def json(self) -> dict[str, Any]:
+        """Everything that was found, of types that the json module takes: bytes, seconds, FLOP."""
+        points = [{**asdict(point), "best": best} for point, best in self._best_in()]
+        head = {"schema": 1, "torch": torch.__version__, "name": self.name, "backend": self.backend}
+        return {**head, "device": asdict(self.device), "points": points}
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw saved bytes and peak against estimated time, with a line for each family.
+
+        Args:
+            axes: two of matplotlib's, to draw on; None: those of a new figure.
+
+        Returns:
+            The two axes; `[0].figure` is the figure.
+
+        Raises:
+            UnavailableError: matplotlib is not installed.
+        """
+        from aotkit.benchmark.plots import plot_frontier
+
+        return plot_frontier(self, axes)
+
+    def title(self) -> str:
+        speed = f"{self.device.bandwidth / 1e9:,.0f} GB/s and {self.device.flops / 1e9:,.0f} GFLOP/s"
+        return f"{self.name}: operators of backend {self.backend}, time estimated for {speed}"
+
+    def _notes(self) -> list[str]:
+        return [EXPLANATION, *(f"{p.label}: {p.problem}" for p in self.points if p.problem)]
+
+    def _cells(self) -> Iterable[Sequence[str]]:
+        for point, best in self._best_in():
+            limit = "" if point.limit is None else str(point.limit)
+            if point.problem is not None:
+                yield point.partition, limit, point.word
+                continue
+            yield (
+                point.partition,
+                limit,
+                *map(bytes_name, (point.saved_bytes, point.peak_bytes, point.fused_peak_bytes)),
+                f"{point.seconds * 1e3:,.3f}",
+                f"{point.repeated_flops / 1e9:,.2f}" if point.repeated_flops else "",
+                ", ".join(best),
+            )
+
+    def _best_in(self) -> list[tuple[Point, list[str]]]:
+        best = {memory: self.best(memory) for memory in ("saved", "peak")}
+        return [(p, [memory for memory, found in best.items() if p in found]) for p in self.points]
 
 
 def frontier(
@@ -32,7 +149,7 @@ def frontier(
     device: Device | None = None,
     capture: Capture = "auto",
     random: Randomness = "shared",
-    progress: Callable[[str], None] | None = None,
+    progress: Tell = silent,
     **kwargs: Any,
 ) -> Frontier:
     """Cut the joint graph of `fn(*args, **kwargs)` with every partitioner and budget, and judge what comes out.
@@ -47,26 +164,24 @@ def frontier(
     Raises:
         TraceError: the function is no single graph, or has no backward pass.
     """
-    tell = progress or (lambda text: None)
     recipe = recipe_of(fn, backend, "default", dynamic=False, random=random)
-    tell(f"{recipe.name}: tracing")
-    joint = traced(recipe, args, kwargs, capture)
+    progress(f"{recipe.name}: tracing")
+    joint = _traced(recipe, args, kwargs, capture)
     device = device or device_of(values_of(joint.gm, classify(joint.gm, joint.num_outputs)))
-    found = Frontier(recipe.name, recipe.backend_name, device)
-    candidates = [(Point(name), partition) for name, partition in registered_partitioners().items()]
+    partitions: dict[str, tuple[Point, Partitioner]] = {}
+    for name, partition in registered_partitioners().items():
+        partitions[name] = Point(name), partition
     for family, within in families(device).items():
-        candidates += [(Point(family, fraction), within(fraction)) for fraction in FRACTIONS]
-    by_label = {point.label: (point, partition) for point, partition in candidates}
+        partitions |= {f"{family} {limit}": (Point(family, limit), within(limit)) for limit in FRACTIONS}
 
-    def judge(label: str) -> Point:
-        tell(f"{recipe.name}: {label}")
-        return judged(*by_label[label], joint, device)
+    def judge(name: str) -> Point:
+        progress(f"{recipe.name}: {name}")
+        return _judged(*partitions[name], joint, device)
 
-    found.points += judged_if_possible(by_label, judge)
-    return found
+    return Frontier(recipe.name, recipe.backend_name, device, list(judged_if_possible(partitions, judge)))
 
 
-def traced(recipe: Recipe, args: Sequence[Any], kwargs: dict[str, Any], capture: Capture) -> Joint:
+def _traced(recipe: Recipe, args: Sequence[Any], kwargs: dict[str, Any], capture: Capture) -> Joint:
     """The joint graph that `compile` would hand to the partitioner for such a call; nothing is compiled.
 
     Raises:
@@ -92,21 +207,16 @@ def traced(recipe: Recipe, args: Sequence[Any], kwargs: dict[str, Any], capture:
     return found[-1]
 
 
-def judged(point: Point, partition: Partitioner, joint: Joint, device: Device) -> Point:
+def _judged(point: Point, partition: Partitioner, joint: Joint, device: Device) -> Point:
     """The same point with what a partitioner makes of a joint graph, or why it fails."""
     try:
         found = evaluate(*partition_copy(partition, joint), joint.num_outputs, {"device": device})
-    except AotkitError as e:
-        return replace(point, problem=in_a_line(e), impossible=isinstance(e, BudgetError))
     except Exception as e:
-        return replace(point, problem=f"{type(e).__name__}: {in_a_line(e)}")
+        point.fail(e)
+        if isinstance(e, AotkitError):
+            point.problem = in_a_line(e)  # which says all
+        return point
     if found.redrawn:
         return replace(point, problem=f"wrong gradients: backward draws {found.redrawn} random value(s) anew")
-    return replace(
-        point,
-        saved_bytes=found.saved_bytes,
-        peak_bytes=found.peak_bytes,
-        fused_peak_bytes=found.fused_peak_bytes,
-        seconds=found.seconds["device"],
-        repeated_flops=found.repeated_flops,
-    )
+    numbers = ("saved_bytes", "peak_bytes", "fused_peak_bytes", "repeated_flops")
+    return replace(point, seconds=found.seconds["device"], **{name: getattr(found, name) for name in numbers})

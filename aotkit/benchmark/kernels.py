@@ -1,9 +1,9 @@
 """An estimate of the time that a graph takes on a GPU whose compiler fuses everything that it can."""
 
-import heapq
 from collections import defaultdict
 from collections.abc import Hashable, Sequence, Set
 
+import networkx as nx
 from networkx.utils import UnionFind
 
 from aotkit.benchmark.dataflow import Dataflow, Step
@@ -18,8 +18,7 @@ DEVICES = {"A100": Device(1.5e12, 120e12), "H200": Device(4.8e12, 400e12)}
 
 def seconds(kernels: Sequence[Step], device: Device) -> float:
     """Each kernel takes as long as its bytes or its floating-point operations do, whichever is longer."""
-    times = (max(bytes_moved(k) / device.bandwidth, k.flops / device.flops) + device.launch for k in kernels)
-    return sum(times)
+    return sum(max(bytes_moved(k) / device.bandwidth, k.flops / device.flops) + device.launch for k in kernels)
 
 
 def bytes_moved(kernel: Step) -> int:
@@ -37,7 +36,7 @@ def fuse(flow: Dataflow, *, again: bool = True) -> list[Step]:
         again: whether kernels compute again what others could write for them, where they read less then; as Inductor
             does, but not always.
     """
-    groups = _groups(flow.steps, _depths(flow.steps))
+    groups = _groups(flow.steps)
     reads = [{key: nbytes for step in group for key, nbytes in step.reads.items()} for group in groups]
     kept = _kept(flow, groups, reads, again=again)
     kernels = []
@@ -120,9 +119,9 @@ def _depths(steps: Sequence[Step]) -> dict[Step, int]:
     return depths
 
 
-def _groups(steps: Sequence[Step], depths: dict[Step, int]) -> list[list[Step]]:
+def _groups(steps: Sequence[Step]) -> list[list[Step]]:
     """Steps of equal depth that feed one another, each in the order of the graph; barriers are groups of one."""
-    makers = _makers(steps)
+    makers, depths = _makers(steps), _depths(steps)
     connected = UnionFind(steps)
     for step in steps:
         for memory in () if step.alone else step.sources:
@@ -138,20 +137,7 @@ def _groups(steps: Sequence[Step], depths: dict[Step, int]) -> list[list[Step]]:
 def _in_order(kernels: Sequence[Step], ends: Sequence[int]) -> list[Step]:
     """Such that each runs after what it reads is there; of those that can run, the one that ends first in the graph."""
     makers = {memory: i for i, kernel in enumerate(kernels) for memory in kernel.writes}
-    waits_for = [{makers[m] for m in kernel.sources if m in makers} for kernel in kernels]
-    readers = defaultdict(list)
-    for i, others in enumerate(waits_for):
-        for other in others:
-            readers[other].append(i)
-    missing = [len(others) for others in waits_for]
-    ready = [(ends[i], i) for i, count in enumerate(missing) if not count]
-    heapq.heapify(ready)
-    ordered = []
-    while ready:
-        _, i = heapq.heappop(ready)
-        ordered.append(kernels[i])
-        for reader in readers[i]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready, (ends[reader], reader))
-    return ordered
+    order = nx.DiGraph()
+    order.add_nodes_from(range(len(kernels)))
+    order.add_edges_from((makers[m], i) for i, kernel in enumerate(kernels) for m in kernel.sources if m in makers)
+    return [kernels[i] for i in nx.lexicographical_topological_sort(order, key=ends.__getitem__)]

@@ -2,18 +2,20 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
 from aotkit.benchmark.capture import joint_graph
-from aotkit.benchmark.evaluation import evaluate
+from aotkit.benchmark.choice import judged_if_possible
+from aotkit.benchmark.evaluation import Evaluation, evaluate
 from aotkit.benchmark.kernels import DEVICES
 from aotkit.benchmark.models import MODELS
-from aotkit.benchmark.outcome import judged_if_possible
-from aotkit.benchmark.partitioners_report import PartitionersReport, Row
+from aotkit.benchmark.report import MIB, Outcome, Report, cell
+from aotkit.benchmark.timing import Tell, silent
 from aotkit.benchmark.transformers_models import single_sequences
 from aotkit.capture import Randomness
 from aotkit.interfaces import Decompositions, Partitioner
@@ -28,6 +30,81 @@ FRACTIONS = {
     "nx_min_cut budget": (1.0, 0.9, 0.7, 0.5, 0.3, 0.1),
     "nx_min_cut peak": (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3),
 }
+EXPLANATION = (
+    "Memory in MiB, without inputs and parameters. saved: from forward to backward, outputs apart. peak: most that is "
+    "alive at a time, operator by operator, outputs and gradients included; fused: if all between matrix products and "
+    "the like is one kernel. ms: estimated time of the fused kernels of forward and backward. repeated: GFLOP of "
+    "matrix products, convolutions and attention that backward runs again. redrawn: random operators that backward "
+    "runs again, with other numbers: gradients are wrong. choice: CPU time in which the partitioner chose what to "
+    "save, if it says so; all: of all that it did. impossible: so are smaller limits, which are left out."
+)
+
+
+@dataclass
+class Row(Outcome):
+    """One partitioner on one model."""
+
+    model: str
+    partition: str = ""  # the partitioner's name; "" if the model cannot be had
+    nodes: int = 0  # of the joint graph
+    choice_seconds: float | None = None  # CPU time in which the partitioner chose what to save, as it says
+    seconds: float | None = None  # CPU time of the process while the partitioner ran
+    evaluation: Evaluation | None = None
+
+
+@dataclass
+class PartitionersReport(Report):
+    """All rows; those of one model cut copies of the same joint graph."""
+
+    heading = (
+        "model", "partition", "saved", "peak", "fused peak", "kernels", *(f"{name} ms" for name in DEVICES),
+        "repeated", "redrawn", "choice s", "all s",
+    )  # fmt: skip
+    words = ("model", "partition")
+    by = 1
+
+    torch: str
+    decompositions: str  # "inductor" or "none"
+    random: Randomness
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every partitioner cut every model that could be had."""
+        return not any(row.failed for row in self.rows if row.partition)
+
+    def json(self) -> dict[str, Any]:
+        """With the devices that time is estimated for."""
+        devices = [
+            {"name": n, "bandwidth": d.bandwidth, "rate": d.flops, "launch": d.launch} for n, d in DEVICES.items()
+        ]
+        return {**super().json(), "devices": devices}
+
+    def title(self) -> str:
+        return f"torch {self.torch}, decompositions: {self.decompositions}, random numbers: {self.random}"
+
+    def _cells(self) -> Iterable[Sequence[str]]:
+        for row in filter(lambda row: row.partition, self.rows):
+            found = row.evaluation
+            if found is None:
+                yield row.model, row.partition, row.word
+                continue
+            memory = (found.saved_bytes, found.peak_bytes, found.fused_peak_bytes)
+            yield (
+                row.model,
+                row.partition,
+                *(cell(nbytes, ",.0f", MIB) for nbytes in memory),
+                str(found.kernels),
+                *(f"{found.seconds[name] * 1e3:.2f}" for name in DEVICES),
+                f"{found.repeated_flops / 1e9:,.0f}" if found.repeated else "",
+                str(found.redrawn or ""),
+                cell(row.choice_seconds, ".2f"),
+                cell(row.seconds, ".2f"),
+            )
+
+    def _notes(self) -> list[str]:
+        problems = [(row.model, row.partition, row.problem) for row in self.rows if row.problem]
+        return [EXPLANATION, *(": ".join(filter(None, parts)) for parts in problems)]
 
 
 def all_partitioners() -> dict[str, Partitioner]:
@@ -85,7 +162,7 @@ def compare(
     *,
     decompositions: str = "inductor",
     random: Randomness = "shared",
-    progress: Callable[[str], None] | None = None,
+    progress: Tell = silent,
 ) -> PartitionersReport:
     """Cut the joint graph of each model with each partitioner, and judge the graphs that come out.
 
@@ -94,13 +171,11 @@ def compare(
         partitioners: by the names of their rows.
         decompositions: "inductor" or "none".
         random: as for `compile`.
-        progress: called with a line of text before each thing that takes long.
     """
-    tell = progress or (lambda text: None)
     table = decomposition_table(decompositions)
     report = PartitionersReport(torch.__version__, decompositions, random)
     for model in models:
-        tell(f"{model}: tracing")
+        progress(f"{model}: tracing")
         try:
             joint = joint_of(model, table, random)
         except ImportError as e:
@@ -108,8 +183,8 @@ def compare(
             continue
 
         def judge(name: str, model: str = model, joint: Joint = joint) -> Row:
-            tell(f"{model}: {name}")
-            return judged(Row(model, name), partitioners[name], joint)
+            progress(f"{model}: {name}")
+            return _judged(Row(model, name), partitioners[name], joint)
 
         report.rows += judged_if_possible(partitioners, judge)
     return report
@@ -127,7 +202,7 @@ def joint_of(model: str, decompositions: Decompositions, random: Randomness = "s
         return joint_graph(module.train(), inputs, decompositions=decompositions, random=random)
 
 
-def judged(row: Row, partition: Partitioner, joint: Joint) -> Row:
+def _judged(row: Row, partition: Partitioner, joint: Joint) -> Row:
     """Fill a row: what a partitioner makes of a joint graph, or why it fails."""
 
     def timed(gm: GraphModule, *args: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:

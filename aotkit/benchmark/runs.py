@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from aotkit.benchmark.table import BenchReport, Row
-from aotkit.benchmark.timing import Step, interleave
+from aotkit.benchmark.timing import Step, Tell, interleave, silent
 from aotkit.capture import flatten
 from aotkit.checking import copy_inputs, cotangent
 from aotkit.compiler import Capture, compile
 from aotkit.errors import AotkitError, MismatchError
 from aotkit.inspection import saved_bytes
 from aotkit.interfaces import Partitioner
-from aotkit.registry import BackendSpec, backend_status, list_partitioners, name_of, partitioner_status
+from aotkit.registry import BackendSpec, backend_status, name_of, partitioner_status
 from aotkit.torch_private.dispatch import pytree
 
 NOT_TIMED = {"print"}  # it prints the graph instead of compiling it
@@ -31,7 +31,7 @@ def bench(
     partitions: Sequence[str | Partitioner] | None = None,
     seconds: float = 10.0,
     capture: Capture = "auto",
-    progress: Callable[[str], None] | None = None,
+    progress: Tell = silent,
     **kwargs: Any,
 ) -> BenchReport:
     """Time forward and backward of `fn(*args, **kwargs)`: eager, and each backend with each partitioner.
@@ -46,7 +46,6 @@ def bench(
         capture: as for `compile`.
         progress: called with a line of text before each thing that takes long.
     """
-    tell = progress or (lambda text: None)
     workload = _Workload(fn, args, kwargs)
     name = getattr(fn, "__qualname__", type(fn).__name__)
     rows = [Row("eager", "", saved_bytes=workload.saved_in_eager())]
@@ -58,11 +57,11 @@ def bench(
         if reason is not None:
             row.status, row.check = "unavailable", reason
             continue
-        tell(f"{name}: compiling {row.label} ({i} of {len(pairs)})")
+        progress(f"{name}: compiling {row.label} ({i} of {len(pairs)})")
         call = workload.compiled(row, backend, partition, capture)
         if call is not None:
             steps[i] = workload.step(call)
-    tell(f"{name}: timing {len(steps)} variants for about {seconds:.0f} s")
+    progress(f"{name}: timing {len(steps)} variants for about {seconds:.0f} s")
     times, failed = interleave(steps, seconds, cuda=workload.cuda)
     workload.restore()
     if 0 in failed:
@@ -74,16 +73,13 @@ def bench(
     return BenchReport(name, _environment(workload.cuda), rows)
 
 
-Pair = tuple[Any, Any, str | None]
-
-
-def _pairs(backends: Sequence[Any] | None, partitions: Sequence[Any] | None) -> list[Pair]:
+def _pairs(backends: Sequence[Any] | None, partitions: Sequence[Any] | None) -> list[tuple[Any, Any, str | None]]:
     """(backend, partitioner, why it cannot run here); one for a backend or partitioner that can run with none."""
-    pairs: list[Pair] = []
-    status = partitioner_status() if partitions is None else {}
-    partitions = [p for p in list_partitioners() if status[p] is None] if partitions is None else partitions
-    reasons = {b: reason for b, reason in backend_status().items() if b not in NOT_TIMED}
-    for backend in list(reasons) if backends is None else backends:
+    if partitions is None:
+        partitions = [name for name, reason in partitioner_status().items() if reason is None]
+    pairs: list[tuple[Any, Any, str | None]] = []
+    reasons = {name: reason for name, reason in backend_status().items() if name not in NOT_TIMED}
+    for backend in [*reasons] if backends is None else backends:
         reason = reasons.get(backend) if isinstance(backend, str) else None
         pairs += [(backend, None, reason)] if reason else [(backend, p, None) for p in partitions]
     return pairs

@@ -1,19 +1,14 @@
-"""The result of a benchmark, as a plain table, as Markdown and as JSON."""
+"""The result of `bench`, as a plain table, as Markdown and as JSON."""
 
-import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from aotkit.benchmark.report import Report
 from aotkit.benchmark.timing import Phases, Spread, speedup, spread
 from aotkit.inspection.nodes import bytes_name
-from aotkit.text import aligned, markdown
 
 PHASES = ("forward", "backward")
-HEADING = (
-    "backend", "partition", "forward ms", "vs eager", "backward ms", "vs eager", "saved", "compile", "check",
-)  # fmt: skip
-RIGHT = (False, False, True, True, True, True, True, True, False)  # aligned right
 EXPLANATION = (
     "Medians over {rounds} interleaved rounds ({clock}), ± half the interquartile range. "
     "vs eager: eager's time divided by the row's; noise: the interquartile ranges of both overlap, or the medians are "
@@ -21,7 +16,6 @@ EXPLANATION = (
     "saved: bytes that only backward needs. compile: seconds of the first call, with the check against eager."
 )
 SMALLEST_DIFFERENCE = 0.02  # of the medians; repetitions of a whole run differ by as much
-WIDTH = 118
 
 
 @dataclass
@@ -48,12 +42,17 @@ class Row:
     status: str = ""
 
     @property
+    def failed(self) -> bool:
+        """Whether it can run here, but not as eager does."""
+        return self.status == "failed"
+
+    @property
     def label(self) -> str:
         return f"{self.backend} x {self.partition}" if self.partition else self.backend
 
 
 @dataclass
-class BenchReport:
+class BenchReport(Report):
     """Eager against compiled variants of one function. The first row is eager's.
 
     Attributes:
@@ -62,14 +61,15 @@ class BenchReport:
         rows: eager first; variants that failed or cannot run here have a row too.
     """
 
+    heading = (
+        "backend", "partition", "forward ms", "vs eager", "backward ms", "vs eager", "saved", "compile", "check",
+    )  # fmt: skip
+    words = ("backend", "partition", "check")
+    gap = 0
+
     name: str
     environment: Mapping[str, Any]
     rows: list[Row]
-
-    @property
-    def passed(self) -> bool:
-        """Whether every variant that can run here equals eager."""
-        return not any(row.status == "failed" for row in self.rows)
 
     def seconds(self, row: Row, phase: str) -> Spread | None:
         return spread(row.phases[phase].main) if phase in row.phases else None
@@ -89,16 +89,7 @@ class BenchReport:
             return "noise"
         return "faster" if own.median < base.median else "slower"
 
-    def json(self) -> dict[str, Any]:
-        """Everything that was measured, in seconds and bytes, of types that the json module takes."""
-        return {
-            "schema": 1,
-            "name": self.name,
-            "environment": dict(self.environment),
-            "rows": [self._row_json(row) for row in self.rows],
-        }
-
-    def _row_json(self, row: Row) -> dict[str, Any]:
+    def values_of(self, row: Row) -> dict[str, Any]:
         phases = {}
         for phase, samples in row.phases.items():
             ratio = self.ratio(row, phase)
@@ -111,39 +102,24 @@ class BenchReport:
         plain = ("backend", "partition", "status", "check", "saved_bytes", "compile_seconds")
         return {**{key: getattr(row, key) for key in plain}, "phases": phases}
 
-    def __str__(self) -> str:
-        table = [HEADING, *map(self._cells, self.rows)]
-        lines = [self._title(), *aligned(table, RIGHT)]
-        notes = [self._explanation(), *self._reasons()]
-        return "\n".join([*lines, *(textwrap.fill(note, WIDTH, subsequent_indent="  ") for note in notes)])
+    def title(self) -> str:
+        return f"{self.name}: {', '.join(self.environment.values())}"
 
-    def _repr_markdown_(self) -> str:
-        table = markdown([HEADING, *map(self._cells, self.rows)], RIGHT)
-        return "\n\n".join([f"**{self._title()}**", table, self._explanation(), *self._reasons()])
-
-    def _title(self) -> str:
-        return f"{self.name}: {', '.join(str(value) for value in self.environment.values())}"
-
-    def _explanation(self) -> str:
+    def _notes(self) -> list[str]:
         samples = self.rows[0].phases["forward"]
         clock = "GPU time between events" if samples.device else "wall time"
-        return EXPLANATION.format(rounds=len(samples.main), clock=clock)
+        explanation = EXPLANATION.format(rounds=len(samples.main), clock=clock)
+        return [explanation, *(f"{row.label}: {row.check}" for row in self.rows if row.status not in ("", "ok"))]
 
-    def _reasons(self) -> list[str]:
-        return [f"{row.label}: {row.check}" for row in self.rows if row.status not in ("", "ok")]
-
-    def _cells(self, row: Row) -> tuple[str, ...]:
-        cells = [row.backend, row.partition]
-        for phase in PHASES:
-            time, ratio = self.seconds(row, phase), self.ratio(row, phase)
-            cells.append(f"{_milliseconds(time.median)} ±{time.half_width:.0%}" if time else "")
-            cells.append(f"{ratio.median:.2f}x ±{ratio.half_width:.0%} {self.verdict(row, phase):6}" if ratio else "")
-        cells.append("" if row.saved_bytes is None else bytes_name(row.saved_bytes))
-        cells.append("" if row.compile_seconds is None else f"{row.compile_seconds:.1f} s")
-        return (*cells, row.status)
-
-
-def _milliseconds(seconds: float) -> str:
-    """Three digits."""
-    value = seconds * 1e3
-    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
+    def _cells(self) -> Iterable[Sequence[str]]:
+        for row in self.rows:
+            times = []
+            for phase in PHASES:
+                time, ratio = self.seconds(row, phase), self.ratio(row, phase)
+                times.append(time.text(1e3) if time else "")
+                times.append(
+                    f"{ratio.median:.2f}x ±{ratio.half_width:.0%} {self.verdict(row, phase):6}" if ratio else ""
+                )
+            saved = "" if row.saved_bytes is None else bytes_name(row.saved_bytes)
+            first = "" if row.compile_seconds is None else f"{row.compile_seconds:.1f} s"
+            yield (row.backend, row.partition, *times, saved, first, row.status)

@@ -22,8 +22,12 @@ WARM_UP_ROUNDS = 3
 WARM_UP_SHARE = 0.2  # of the time that measuring may take
 MOST_HIDDEN_SECONDS = 2e-3  # launching takes longer only where there is much to launch
 
-
 K = TypeVar("K", bound=Hashable)
+Tell = Callable[[str], None]  # called with a line of text before each thing that takes long
+
+
+def silent(text: str) -> None:
+    """No progress."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,14 @@ class Step:
         backward: None if there is nothing to differentiate.
     """
 
-    prepare: Callable[[], None]
+    prepare: Callable[[], Any]
     forward: Callable[[], Any]
-    backward: Callable[[Any], None] | None
+    backward: Callable[[Any], Any] | None = None
+
+    def until_the_gpu_is_done(self) -> "Step":
+        """The same step, of which each part waits for what it has launched."""
+        backward = None if self.backward is None else _finished(self.backward)
+        return Step(_finished(self.prepare), _finished(self.forward), backward)
 
 
 @dataclass
@@ -76,6 +85,12 @@ class Spread:
 
     def overlaps(self, other: "Spread") -> bool:
         return self.low <= other.high and other.low <= self.high
+
+    def text(self, scale: float = 1.0) -> str:
+        """Three digits of the median times `scale`, and the half width in percent."""
+        value = self.median * scale
+        digits = f"{value:.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
+        return f"{digits} ±{self.half_width:.0%}"
 
 
 Phases = Mapping[str, Samples]
@@ -167,13 +182,7 @@ class _CudaClock:
         self._flush = Flush(torch.device("cuda"))
 
     def __call__(self, step: Step) -> Times:
-        times: Times = {}
-        step.prepare()
-        torch.cuda.synchronize()
-        result = _timed(times, "forward", _finished(step.forward))
-        if step.backward is not None:
-            _timed(times, "backward", _finished(step.backward), result)
-        del result
+        times = _measure_on_cpu(step.until_the_gpu_is_done())
         step.prepare()
         forward, result = self._on_device(times["forward"], step.forward)
         marks = {"forward": forward}

@@ -1,7 +1,7 @@
 """Hugging Face's transformers with random weights, as training losses of their inputs alone."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -103,3 +103,15 @@ def vit() -> Model:
     settings = {"num_labels": 1000, "problem_type": "single_label_classification"}
     model = _loss("ViT", "ForImageClassification", ("pixel_values", "labels"), **settings)
     return model, (torch.zeros(32, 3, 224, 224), torch.zeros(32, dtype=torch.long))
+
+
+def with_values(make: Callable[..., Any], **sizes: int) -> Model:
+    """A language model with random weights and tokens: a GPU multiplies zeros, and gathers the same row, faster."""
+    module, inputs = make(**sizes)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.02)
+            else:
+                parameter.fill_(float(name.endswith("weight")))  # of a normalisation; else a bias
+    return module, [torch.randint_like(x, module.model.config.vocab_size) for x in inputs]

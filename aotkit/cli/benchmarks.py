@@ -7,15 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aotkit.cli.usage import (
-    add_device,
-    add_json,
-    needing_packages,
-    progress,
-    require_device,
-    shown,
-    usage_errors,
-)
+from aotkit.cli.usage import add_device, add_json, needing_packages, progress, require_device, shown, usage_errors
 from aotkit.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -34,7 +26,7 @@ def add(commands: "Commands") -> None:
 def _add_overhead(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
     parser.add_argument(
-        "--workload", nargs="+", default=[], metavar="NAME", help="only these; * and ? match; default: all"
+        "--workload", nargs="+", default=["*"], metavar="NAME", help="only these; * and ? match; default: all"
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="of measuring for each workload; default: 5")
     add_json(parser)
@@ -42,10 +34,8 @@ def _add_overhead(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_partitioners(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--models", metavar="NAME[,NAME...]", help="* and ? match; default: all but gpt2-xl")
-    parser.add_argument(
-        "--partitions", default="*", metavar="NAME[,NAME...]", help="only these rows, such as 'min_cut budget *'"
-    )
+    _add_names(parser, "models", "* and ? match; default: all but gpt2-xl", default=None)
+    _add_names(parser, "partitions", "only these rows, such as 'min_cut budget *'")
     parser.add_argument("--decompositions", choices=("inductor", "none"), default="inductor")
     parser.add_argument("--random", choices=("shared", "torch"), default="shared", help="as for aotkit.compile")
     add_json(parser)
@@ -54,37 +44,32 @@ def _add_partitioners(parser: argparse.ArgumentParser) -> None:
 
 def _add_memory(parser: argparse.ArgumentParser) -> None:
     add_device(parser, "cpu: the same models in small")
-    parser.add_argument("--models", default="*", metavar="NAME[,NAME...]", help="* and ? match; default: all")
-    parser.add_argument(
-        "--partitions", default="eager,min_cut,nx_min_cut,* ?.?", metavar="NAME[,NAME...]",
-        help="rows, such as 'eager,torch.compile *,nx_min_cut peak 0.43'; default: budgets in steps of 0.1",
-    )  # fmt: skip
+    _add_names(parser, "models", "* and ? match; default: all")
+    such = "rows, such as 'eager,torch.compile *,nx_min_cut peak 0.43'; default: budgets in steps of 0.1"
+    _add_names(parser, "partitions", such, default="eager,min_cut,nx_min_cut,* ?.?")
     _add_measuring(parser, 30.0, "model", "time against memory")
     parser.set_defaults(run=_memory)
 
 
 def _add_patterns(parser: argparse.ArgumentParser) -> None:
     add_device(parser, "cpu: smaller shapes, float32")
-    parser.add_argument(
-        "--patterns", default="*", metavar="NAME[,NAME...]", help="such as 'act *,softmax'; default: all"
-    )
-    parser.add_argument(
-        "--shapes", metavar="SHAPE[,SHAPE...]", help="such as 8x256x512; default: xFormers' six on cuda"
-    )
-    parser.add_argument("--dtypes", metavar="NAME[,NAME...]", help="of float16, float32, bfloat16")
-    parser.add_argument("--passes", default="*", metavar="NAME[,NAME...]", help="FW, FW+BW; default: both")
-    parser.add_argument("--variants", default="*", metavar="NAME[,NAME...]", help="* and ? match; default: all")
+    _add_names(parser, "patterns", "such as 'act *,softmax'; default: all")
+    _add_names(parser, "shapes", "such as 8x256x512; default: xFormers' six on cuda", default=None, each="SHAPE")
+    _add_names(parser, "dtypes", "of float16, float32, bfloat16", default=None)
+    _add_names(parser, "passes", "FW, FW+BW; default: both")
+    _add_names(parser, "variants", "* and ? match; default: all")
     _add_measuring(parser, 0.3, "cell", "speed-ups over eager")
     parser.set_defaults(run=_patterns)
 
 
-def _add_measuring(parser: argparse.ArgumentParser, seconds: float, each: str, drawn: str) -> None:
-    """The options that `_joined_or_measured` reads.
+def _add_names(
+    parser: argparse.ArgumentParser, option: str, help: str, default: str | None = "*", each: str = "NAME"
+) -> None:
+    parser.add_argument(f"--{option}", default=default, metavar=f"{each}[,{each}...]", help=help)
 
-    Args:
-        seconds: of timing `each`, by default.
-        drawn: what the plot shows.
-    """
+
+def _add_measuring(parser: argparse.ArgumentParser, seconds: float, each: str, drawn: str) -> None:
+    """The options that `_joined_or_measured` reads: `seconds` of timing `each`, and a plot of what is `drawn`."""
     parser.add_argument(
         "--seconds", type=float, default=seconds, help=f"of timing for each {each}; default: {seconds:g}"
     )
@@ -95,12 +80,11 @@ def _add_measuring(parser: argparse.ArgumentParser, seconds: float, each: str, d
 
 def _overhead(options: argparse.Namespace) -> int:
     require_device(options.device)
-    from aotkit.benchmark.overhead import overhead
-    from aotkit.benchmark.overhead_workloads import chosen_names
+    from aotkit.benchmark.overhead.measure import overhead
+    from aotkit.benchmark.overhead.workloads import chosen_names
 
-    names = chosen_names(options.workload, options.device)
-    report = overhead(names, device=options.device, seconds=options.seconds, progress=progress())
-    return shown(report, options)
+    names = chosen_names(",".join(options.workload), options.device)
+    return shown(overhead(names, device=options.device, seconds=options.seconds, progress=progress()), options)
 
 
 def _partitioners(options: argparse.Namespace) -> int:
@@ -108,36 +92,46 @@ def _partitioners(options: argparse.Namespace) -> int:
     from aotkit.benchmark.models import DEFAULT_MODELS, MODELS
     from aotkit.benchmark.partitioners import all_partitioners, compare
 
-    partitioners = all_partitioners()
-    patterns = options.models.split(",") if options.models else DEFAULT_MODELS
+    patterns = options.models or ",".join(DEFAULT_MODELS)
     models = chosen(patterns, MODELS, "no model is called {pattern!r}; there are {names}.")
     unknown = "no partitioner is called {pattern!r}; there are {names}."
-    rows = chosen(options.partitions.split(","), partitioners, unknown)
-    report = compare(
-        models, {row: partitioners[row] for row in rows},
-        decompositions=options.decompositions, random=options.random, progress=progress(),
-    )  # fmt: skip
-    return shown(report, options)
+    rows = chosen(options.partitions, all_partitioners(), unknown)
+    asked = {"decompositions": options.decompositions, "random": options.random}
+    return shown(compare(models, rows, **asked, progress=progress()), options)
 
 
 def _memory(options: argparse.Namespace) -> int:
-    from aotkit.benchmark.memory_plot import plot
-    from aotkit.benchmark.memory_report import MemoryReport
+    from aotkit.benchmark.choice import chosen
+    from aotkit.benchmark.memory import MODELS, MemoryReport, memory, variants
+    from aotkit.benchmark.plots import plot_memory
 
-    return _joined_or_measured(options, MemoryReport.joined, _measured_memory, plot)
+    def measured(**common: Any) -> MemoryReport:
+        models = chosen(options.models, MODELS[options.device])
+        rows = chosen(options.partitions, variants())
+        with needing_packages():
+            return memory(models, rows, **common)
+
+    return _joined_or_measured(options, MemoryReport.joined, measured, plot_memory)
 
 
 def _patterns(options: argparse.Namespace) -> int:
-    from aotkit.benchmark.patterns_plot import plot
-    from aotkit.benchmark.patterns_report import PatternsReport
+    from aotkit.benchmark.choice import chosen
+    from aotkit.benchmark.patterns.measure import chosen_cells, measure, variants
+    from aotkit.benchmark.patterns.report import PatternsReport
+    from aotkit.benchmark.plots import plot_patterns
 
-    return _joined_or_measured(options, PatternsReport.joined, _measured_patterns, plot)
+    def measured(**common: Any) -> PatternsReport:
+        with usage_errors():
+            cells = chosen_cells(options.device, options.patterns, options.shapes, options.dtypes, options.passes)
+        return measure(cells, chosen(options.variants, variants()), **common)
+
+    return _joined_or_measured(options, PatternsReport.joined, measured, plot_patterns)
 
 
 def _joined_or_measured(
     options: argparse.Namespace,
     join: Callable[[Sequence[Any]], Any],
-    measure: Callable[[argparse.Namespace], Any],
+    measure: Callable[..., Any],
     plot: Callable[[Any, str], None],
 ) -> int:
     if options.plot and find_spec("matplotlib") is None:
@@ -146,35 +140,9 @@ def _joined_or_measured(
         with usage_errors():
             report = join([json.loads(Path(name).read_text(encoding="utf-8")) for name in options.join])
     else:
-        report = measure(options)
+        require_device(options.device)
+        report = measure(device=options.device, seconds=options.seconds, progress=progress())
     if options.plot:
         with usage_errors():
             plot(report, options.plot)
     return shown(report, options)
-
-
-def _measured_memory(options: argparse.Namespace) -> Any:
-    require_device(options.device)
-    from aotkit.benchmark.choice import chosen
-    from aotkit.benchmark.memory import memory
-    from aotkit.benchmark.memory_variants import MODELS, variants
-
-    rows = variants()
-    models = chosen(options.models.split(","), MODELS[options.device])
-    names = chosen(options.partitions.split(","), rows)
-    chosen_rows = {name: rows[name] for name in names}
-    with needing_packages():
-        return memory(models, chosen_rows, device=options.device, seconds=options.seconds, progress=progress())
-
-
-def _measured_patterns(options: argparse.Namespace) -> Any:
-    require_device(options.device)
-    from aotkit.benchmark.choice import chosen
-    from aotkit.benchmark.patterns import chosen_cells, measure, variants
-
-    with usage_errors():
-        cells = chosen_cells(options.device, options.patterns, options.shapes, options.dtypes, options.passes)
-    rivals = variants()
-    names = chosen(options.variants.split(","), rivals)
-    chosen_rivals = {name: rivals[name] for name in names}
-    return measure(cells, chosen_rivals, device=options.device, seconds=options.seconds, progress=progress())

@@ -7,7 +7,7 @@ import torch
 
 import aotkit
 from aotkit.backends.inductor_graphs import cpu_numbers
-from aotkit.benchmark.patterns import chosen_cells, measure
+from aotkit.benchmark.patterns.measure import chosen_cells, measure
 from aotkit.torch_private.kernel_changes import realizing
 
 

@@ -13,9 +13,8 @@ from torch.utils._pytree import tree_leaves
 import aotkit
 from aotkit.benchmark.capture import joint_graph
 from aotkit.benchmark.dataflow import Step, dataflow
-from aotkit.benchmark.evaluation import evaluate
+from aotkit.benchmark.evaluation import evaluate, peak_bytes
 from aotkit.benchmark.kernels import bytes_moved, fuse
-from aotkit.benchmark.liveness import peak_bytes
 from aotkit.benchmark.models import mlp
 from aotkit.inspection.memory import Memory
 from aotkit.joint.extraction import extract_forward_backward

@@ -11,8 +11,7 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch import nn
 
 import aotkit
-from aotkit.benchmark.frontier import FRACTIONS
-from aotkit.benchmark.frontier_report import HEADING, Frontier, Point
+from aotkit.benchmark.frontier import FRACTIONS, Frontier, Point
 from aotkit.benchmark.models import MLP
 from aotkit.inspection import saved_bytes
 from aotkit.partitioners.rematerialization.devices import Device, measured
@@ -137,7 +136,7 @@ def test_a_partitioner_that_draws_anew_is_no_point():
 def test_table_markdown_and_json_hold_every_point(mlp):
     for text in (str(mlp), mlp._repr_markdown_()):
         assert text.startswith(("MLP: operators of backend inductor", "**MLP: operators of backend inductor"))
-        assert all(column in text for column in HEADING)
+        assert all(column in text for column in Frontier.heading)
         assert text.count("nx_min_cut budget") == len(FRACTIONS)
     assert max(map(len, str(mlp).splitlines())) <= 118
     found = json.loads(json.dumps(mlp.json()))

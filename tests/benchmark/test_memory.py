@@ -10,11 +10,8 @@ import torch
 from torch import nn
 
 import aotkit
-from aotkit.benchmark import memory_variants
-from aotkit.benchmark.memory import memory
-from aotkit.benchmark.memory_plot import plot
-from aotkit.benchmark.memory_report import MemoryReport, Row
-from aotkit.benchmark.memory_variants import Variant
+from aotkit.benchmark.memory import MODELS, MemoryReport, Row, Variant, build, memory
+from aotkit.benchmark.plots import plot_memory
 from aotkit.cli import main
 from aotkit.launches.allocations import most_allocated
 
@@ -65,7 +62,7 @@ class Tiny(nn.Module):
 def tiny(monkeypatch):
     """A model that compiles within seconds."""
     model = lambda: (Tiny(), [torch.randn(512, 64)])  # noqa: E731
-    monkeypatch.setitem(memory_variants.MODELS["cpu"], "tiny", model)
+    monkeypatch.setitem(MODELS["cpu"], "tiny", model)
 
 
 def test_an_interrupt_while_compiling_keeps_what_there_is(tiny):
@@ -112,7 +109,7 @@ def test_rows_have_peak_time_and_simulation(tiny, capsys, tmp_path):
     text = capsys.readouterr().out
     eager, theirs, ours = json.loads(text)["rows"]
     assert [row["variant"] for row in (eager, theirs, ours)] == rows.split(",")
-    parameters = sum(p.nbytes for p in memory_variants.build("tiny", "cpu")[0].parameters())
+    parameters = sum(p.nbytes for p in build("tiny", "cpu")[0].parameters())
     for row in (eager, theirs, ours):
         assert row["peak_bytes"] > 2 * parameters + 512 * 64 * 4  # with gradients and the input
         assert len(row["seconds"]) >= 7
@@ -129,7 +126,7 @@ def test_rows_have_peak_time_and_simulation(tiny, capsys, tmp_path):
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
 def test_the_models_train(model):
     pytest.importorskip("transformers", minversion="5")
-    module, inputs = memory_variants.build(model, "cpu")
+    module, inputs = build(model, "cpu")
     loss = module(*inputs)
     loss.backward()
     assert 10 < loss.item() < 12  # about that of tokens at random: the logarithm of some 40,000
@@ -216,4 +213,4 @@ def test_a_plot_needs_rows_and_matplotlib(tmp_path, capsys, monkeypatch):
     assert "--plot needs matplotlib: pip install matplotlib" in capsys.readouterr().err
     pytest.importorskip("matplotlib")
     with pytest.raises(ValueError, match="nothing to draw"):
-        plot(report(), tmp_path / "plot.png")
+        plot_memory(report(), tmp_path / "plot.png")

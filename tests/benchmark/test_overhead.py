@@ -6,9 +6,11 @@ import pytest
 import torch
 
 import aotkit
-from aotkit.benchmark import Samples, overhead, overhead_workloads
-from aotkit.benchmark.overhead_report import OverheadReport, Row
-from aotkit.benchmark.overhead_variants import Calls, variants
+from aotkit.benchmark import Samples
+from aotkit.benchmark.overhead import measure as overhead
+from aotkit.benchmark.overhead.report import OverheadReport, Row
+from aotkit.benchmark.overhead.variants import Calls, variants
+from aotkit.benchmark.overhead.workloads import workloads_on
 from aotkit.cli import main
 
 PHASES = ["forward", "backward", "no-grad", "forward + backward"]
@@ -81,10 +83,10 @@ def test_every_real_rival_equals_eager_and_is_timed_in_every_phase(monkeypatch):
         assert (report.ratio(row, "eager", "cpu") is None) == (row.variant == "eager")
 
 
-@pytest.mark.parametrize("name", overhead_workloads.workload_names("cuda"))
+@pytest.mark.parametrize("name", workloads_on("cuda"))
 def test_every_workload_has_gradients_and_the_shapes_of_its_name(name):
     with torch.device("meta"):  # some are large
-        for workload in (overhead_workloads.WORKLOADS | overhead_workloads.CUDA_WORKLOADS)[name](name):
+        for workload in workloads_on("cuda")[name](name):
             results = [workload.fn(*call) for call in workload.calls]
             sum(r.sum() for r in results).backward()
             assert all(leaf.grad is not None for leaf in workload.leaves)

@@ -13,8 +13,7 @@ import aotkit
 from aotkit.benchmark import transformers_models
 from aotkit.benchmark.capture import joint_graph
 from aotkit.benchmark.models import DEFAULT_MODELS, MODELS, mlp
-from aotkit.benchmark.partitioners import all_partitioners, compare, joint_of, min_cut_within
-from aotkit.benchmark.partitioners_report import HEADING
+from aotkit.benchmark.partitioners import PartitionersReport, all_partitioners, compare, joint_of, min_cut_within
 from aotkit.cli import main
 from aotkit.joint.running import partition_copy
 from aotkit.torch_private.fake_tensors import fake_tensors
@@ -41,10 +40,10 @@ def test_the_table_has_a_row_for_each_partitioner_and_budget(small, capsys):
     assert main(["bench", "partitioners", "--models", small]) == 0
     title, heading, *rows = capsys.readouterr().out.splitlines()
     assert title == f"torch {torch.__version__}, decompositions: inductor, random numbers: shared"
-    assert all(name in heading for name in HEADING)
+    assert all(name in heading for name in PartitionersReport.heading)
     for name in [*aotkit.list_partitioners(), *BUDGETS]:
         (row,) = [row for row in rows if row.startswith(f"{small}  {name}  ")]
-        assert len(row.split()) >= len(HEADING) - 3
+        assert len(row.split()) >= len(PartitionersReport.heading) - 3
 
 
 def test_json_has_what_was_found_in_bytes_and_seconds(small, capsys):

@@ -7,15 +7,14 @@ import torch
 from torch.nn import functional as F
 
 import aotkit
-from aotkit.benchmark import patterns
-from aotkit.benchmark.pattern_cases import CASES, XFORMERS_SHAPES, Case, Traffic, inputs_of
-from aotkit.benchmark.pattern_cells import Row
-from aotkit.benchmark.pattern_check import difference
-from aotkit.benchmark.patterns import chosen_cells, measure
-from aotkit.benchmark.patterns_plot import plot
-from aotkit.benchmark.patterns_report import PatternsReport
-from aotkit.benchmark.patterns_summary import summary
+from aotkit.benchmark.patterns.cases import CASES, Case, Traffic, inputs_of
+from aotkit.benchmark.patterns.cells import Row
+from aotkit.benchmark.patterns.check import difference
+from aotkit.benchmark.patterns.measure import chosen_cells, measure, variants
+from aotkit.benchmark.patterns.report import PatternsReport, summary
+from aotkit.benchmark.plots import plot_patterns
 from aotkit.benchmark.timing import Spread
+from aotkit.benchmark.workloads import XFORMERS_SHAPES
 from aotkit.cli import main
 
 SHAPE = (3, 4, 256)
@@ -142,12 +141,12 @@ def test_shapes_of_as_many_elements_are_two():
 def test_the_picture_has_bars_for_each_variant(tmp_path):
     pytest.importorskip("matplotlib")
     rows = [row("eager", 40), row("torch.compile", 30), row("nnc", 15), row("eager", 90, (8, 8)), row("nnc", 9, (8, 8))]
-    plot(PatternsReport({"gpu": "some GPU", "processor": ""}, "2.13", "cuda", rows), tmp_path / "bars.svg")
+    plot_patterns(PatternsReport({"gpu": "some GPU", "processor": ""}, "2.13", "cuda", rows), tmp_path / "bars.svg")
     picture = (tmp_path / "bars.svg").read_text()
     for text in ("relu", "FW, float32", "4x8", "8x8", "torch.compile", "nnc"):
         assert f">{text}</" in picture
     with pytest.raises(ValueError, match="nothing to draw"):
-        plot(PatternsReport({"gpu": None, "processor": ""}, "2.13", "cpu", rows[:1]), tmp_path / "none.svg")
+        plot_patterns(PatternsReport({"gpu": None, "processor": ""}, "2.13", "cpu", rows[:1]), tmp_path / "none.svg")
 
 
 def test_on_the_command_line(capsys, tmp_path):
@@ -175,5 +174,5 @@ def test_wrong_usage(options, message, capsys):
 
 @pytest.mark.sweep
 def test_all_variants_that_run_here_are_right():
-    report = measure(chosen_cells("cpu", shapes="4x33x256", dtypes="float32,float16"), patterns.variants(), seconds=0.0)
+    report = measure(chosen_cells("cpu", shapes="4x33x256", dtypes="float32,float16"), variants(), seconds=0.0)
     assert [row.problem for row in report.rows if row.problem] == []

@@ -13,7 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import aotkit
 from aotkit.benchmark import transformers_models as hf
-from aotkit.benchmark.memory_variants import _language_model
 from aotkit.benchmark.models import ResNet
 from aotkit.compiled.modules import function_of
 from aotkit.inspection.nodes import packet_name
@@ -59,7 +58,7 @@ class Recorder(TorchDispatchMode):
 
 def gpt2() -> Any:
     pytest.importorskip("transformers", minversion="5", reason="needs Hugging Face transformers 5")
-    return _language_model(hf.gpt2, layers=2, heads=2, width=32, batch=2, length=16)
+    return hf.with_values(hf.gpt2, layers=2, heads=2, width=32, batch=2, length=16)
 
 
 def resnet() -> Any:

@@ -1,39 +1,29 @@
-"""The rivals of `python -m aotkit bench overhead`, each set up as its users would, and the check against eager."""
+"""The rivals of `aotkit bench overhead`, each set up as its users would, and the check against eager."""
 
-import copy
-import itertools
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from aotkit.benchmark.overhead_workloads import NO_GRAD, Workload
+from aotkit.benchmark.overhead.workloads import NO_GRAD, Workload
+from aotkit.benchmark.report import in_a_line
+from aotkit.benchmark.rivals import EAGER, TORCH_COMPILE, torch_compiled
 from aotkit.compiler import compile
 from aotkit.registry import backend_status
 from aotkit.torch_private.inductor import inductor_for_functorch
 
-EAGER, AOT_FUNCTION, TORCH_COMPILE, AOTKIT = "eager", "aot_function", "torch.compile", "aotkit"
-CUDA_GRAPHS, CPP = "torch.compile reduce-overhead", "aotkit inductor_cpp"
 CHECKED_CALLS = 3  # Inductor replays a CUDA graph from the third on
 TOLERANCE = 1e-4  # of the largest value of each tensor
 
-_copies = itertools.count()
-
 
 class Calls(NamedTuple):
-    """How to call a variant.
-
-    Attributes:
-        grad: with gradients.
-        no_grad: under `no_grad`.
-        results_wait: whether backward may run after further calls; if not, it cannot be timed without them.
-    """
+    """How to call a variant: with gradients, and under `no_grad`."""
 
     grad: Callable[..., Tensor]
     no_grad: Callable[..., Tensor]
-    results_wait: bool = True
+    results_wait: bool = True  # backward may run after further calls; else it cannot be timed without them
 
 
 Variants = Mapping[str, Callable[[Workload], Calls]]
@@ -45,21 +35,17 @@ def variants(device: str) -> Variants:
 
     Where Inductor cannot run, aot_function and aotkit run their graphs as they are, and torch.compile is left out.
     """
+    found: dict[str, Callable[[Workload], Calls]] = {EAGER: lambda workload: Calls(workload.fn, workload.fn)}
     if backend_status()["inductor"] is not None:
-        return {EAGER: _eager, AOT_FUNCTION: _aot_function_nop, AOTKIT: lambda w: _aotkit(w, "nop")}
-    found: dict[str, Callable[[Workload], Calls]] = {
-        EAGER: _eager,
-        AOT_FUNCTION: _aot_function_inductor,
-        TORCH_COMPILE: _torch_compile,
-        AOTKIT: lambda w: _aotkit(w, "inductor"),
-    }
+        aot_function = partial(_aot_function, options=_nop_for_functorch)
+        return found | {"aot_function": aot_function, "aotkit": partial(_aotkit, backend="nop")}
+    found["aot_function"] = partial(_aot_function, options=inductor_for_functorch)
+    found[TORCH_COMPILE] = _torch_compile
+    found["aotkit"] = partial(_aotkit, backend="inductor")
     if device == "cuda":
-        found |= {CUDA_GRAPHS: _cuda_graphs, CPP: lambda w: _aotkit(w, "inductor_cpp")}
+        found["torch.compile reduce-overhead"] = _cuda_graphs
+        found["aotkit inductor_cpp"] = partial(_aotkit, backend="inductor_cpp")
     return found
-
-
-def _eager(workload: Workload) -> Calls:
-    return Calls(workload.fn, workload.fn)
 
 
 def _aotkit(workload: Workload, backend: str) -> Calls:
@@ -68,12 +54,12 @@ def _aotkit(workload: Workload, backend: str) -> Calls:
 
 
 def _torch_compile(workload: Workload) -> Calls:
-    compiled = torch.compile(with_code_of_its_own(workload.fn))
+    compiled = torch_compiled(workload.fn)
     return Calls(compiled, compiled)
 
 
 def _cuda_graphs(workload: Workload) -> Calls:
-    compiled: Callable[..., Tensor] = torch.compile(with_code_of_its_own(workload.fn), mode="reduce-overhead")
+    compiled = torch_compiled(workload.fn, mode="reduce-overhead")
 
     def call(*args: Tensor) -> Tensor:
         # What earlier calls returned may be overwritten.
@@ -83,38 +69,23 @@ def _cuda_graphs(workload: Workload) -> Calls:
     return Calls(call, call, results_wait=False)
 
 
-def with_code_of_its_own(fn: Any) -> Any:
-    """A copy for which Dynamo knows no compilation, no dynamic shape: it remembers both by the code and its name."""
-    if isinstance(fn, nn.Module):
-        module, kind = copy.copy(fn), type(fn)
-        module.__class__ = type(kind.__name__, (kind,), {"forward": with_code_of_its_own(kind.forward)})
-        return module
-    code = fn.__code__.replace(co_name=f"{fn.__name__}_{next(_copies)}")
-    return FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
-
-
-def _aot_function_inductor(workload: Workload) -> Calls:
-    return _aot_function(workload, inductor_for_functorch())
-
-
-def _aot_function_nop(workload: Workload) -> Calls:
+def _nop_for_functorch() -> dict[str, Any]:
     from functorch.compile import min_cut_rematerialization_partition, nop
 
-    return _aot_function(workload, {"fw_compiler": nop, "partition_fn": min_cut_rematerialization_partition})
+    return {"fw_compiler": nop, "partition_fn": min_cut_rematerialization_partition}
 
 
-def _aot_function(workload: Workload, compilers: dict[str, Any]) -> Calls:
+def _aot_function(workload: Workload, options: Callable[[], dict[str, Any]]) -> Calls:
     """It compiles once and for all, so its user keeps one for each shape, and another for `no_grad`."""
     from functorch.compile import aot_function, aot_module
 
-    def one() -> Callable[..., Tensor]:
-        wrap = aot_module if isinstance(workload.fn, nn.Module) else aot_function
-        return wrap(workload.fn, **compilers)  # type: ignore[no-any-return]
+    wrap = aot_module if isinstance(workload.fn, nn.Module) else aot_function
+    keywords = options()
 
     def by_shape() -> Callable[..., Tensor]:
-        if len(workload.calls) == 1:
-            return one()
-        compiled = {call[0].shape: one() for call in workload.calls}
+        compiled = {call[0].shape: wrap(workload.fn, **keywords) for call in workload.calls}
+        if len(compiled) == 1:
+            return next(iter(compiled.values()))  # type: ignore[no-any-return]
         return lambda *args: compiled[args[0].shape](*args)
 
     return Calls(by_shape(), by_shape())
@@ -125,8 +96,9 @@ class Reference:
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
-        self._generator = torch.Generator().manual_seed(1)
-        self.cotangents = [self._cotangent(workload.fn(*call)) for call in workload.calls]
+        generator = torch.Generator().manual_seed(1)
+        results = [workload.fn(*call) for call in workload.calls]
+        self.cotangents = [torch.randn(r.shape, generator=generator, dtype=r.dtype).to(r.device) for r in results]
         self._expected = [self._results(workload.fn, i) for i in range(len(workload.calls))]
 
     def difference(self, calls: Calls) -> str | None:
@@ -142,9 +114,6 @@ class Reference:
                 if problem is not None:
                     return problem
         return None
-
-    def _cotangent(self, result: Tensor) -> Tensor:
-        return torch.randn(result.shape, generator=self._generator, dtype=result.dtype).to(result.device)
 
     def _results(self, fn: Callable[..., Tensor], call: int) -> Results:
         leaves = self._workload.leaves
@@ -171,5 +140,5 @@ def _difference(found: Results, expected: Results, where: str = "") -> str | Non
         try:
             torch.testing.assert_close(tensor, wanted, rtol=TOLERANCE, atol=limit)
         except AssertionError as e:
-            return f"{what}{where} differs from eager's: {e}"
+            return f"{what}{where} differs from eager's: {in_a_line(e)}"
     return None

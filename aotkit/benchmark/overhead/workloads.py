@@ -1,4 +1,4 @@
-"""What `python -m aotkit bench overhead` times: small functions, whose calls cost more than their arithmetic."""
+"""What `aotkit bench overhead` times: small functions, whose calls cost more than their arithmetic."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,34 +9,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from aotkit.benchmark.choice import chosen
-from aotkit.benchmark.workloads import tutorial
+from aotkit.benchmark.workloads import XFORMERS_SHAPES, tutorial
 from aotkit.random import random_state
 
 FORWARD, BACKWARD, NO_GRAD, STEP = "forward", "backward", "no-grad", "forward + backward"
 PHASES = (FORWARD, BACKWARD, NO_GRAD, STEP)
 SIGNATURES = (1, 4, 16)
 SHARED_ELEMENTS = 180  # has 16 divisors besides 1 and itself
-# What xFormers timed its fused layers at: batch, length, width.
-XFORMERS_SHAPES = (
-    (8, 256, 512), (8, 512, 1024), (4, 1024, 1024), (2, 2048, 2048), (1, 2048, 12288), (2, 4096, 4096),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One function with its inputs.
+    """One function with its inputs."""
 
-    Attributes:
-        name: without the number of signatures.
-        fn: a plain function or a module; returns one tensor.
-        calls: the arguments of each call, which are cycled; each has shapes of its own.
-        phases: what to time of it.
-    """
-
-    name: str
-    fn: Callable[..., Tensor]
-    calls: Sequence[Sequence[Tensor]]
-    phases: Sequence[str] = PHASES
+    name: str  # without the number of signatures
+    fn: Callable[..., Tensor]  # a plain function or a module
+    calls: Sequence[Sequence[Tensor]]  # the arguments of each call, which are cycled; each has shapes of its own
+    phases: Sequence[str] = PHASES  # what to time of it
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -92,8 +81,13 @@ def _leaf(*shape: int) -> Tensor:
     return torch.randn(*shape).requires_grad_()
 
 
-def _tutorial(name: str, *shape: int, phases: Sequence[str] = PHASES) -> list[Workload]:
+def _tutorial(name: str, shape: Sequence[int], phases: Sequence[str] = PHASES) -> list[Workload]:
     return [Workload(name, tutorial, [[_leaf(*shape) for _ in range(4)]], phases)]
+
+
+def _gelu_norm(name: str, shape: Sequence[int]) -> list[Workload]:
+    width = shape[-1]
+    return [Workload(name, gelu_norm, [[_leaf(*shape), _leaf(width), _leaf(width), _leaf(width)]], (STEP,))]
 
 
 def _signatures(name: str) -> list[Workload]:
@@ -103,51 +97,34 @@ def _signatures(name: str) -> list[Workload]:
     return [Workload(name, tutorial, calls[:count], (FORWARD,)) for count in SIGNATURES]
 
 
-def _module(name: str, module: Callable[[], nn.Module], *shape: int) -> list[Workload]:
-    return [Workload(name, module(), [[torch.randn(*shape)]])]
-
-
-def _gelu_norm(name: str, *shape: int) -> list[Workload]:
-    width = shape[-1]
-    return [Workload(name, gelu_norm, [[_leaf(*shape), _leaf(width), _leaf(width), _leaf(width)]], (STEP,))]
-
-
-WORKLOADS: dict[str, Callable[[str], list[Workload]]] = {
-    "tutorial-2x4": lambda name: _tutorial(name, 2, 4),
-    "mlp-8x64": lambda name: _module(name, partial(MLP, 64), 8, 64),
-    "module-150": lambda name: _module(name, partial(Stages, 75, 8), 2, 8),
-    "tutorial-1024x2048": lambda name: _tutorial(name, 1024, 2048, phases=(STEP,)),
-    "signatures": _signatures,
-}
-
-
-def _xformers(shape: Sequence[int]) -> dict[str, Callable[[str], list[Workload]]]:
-    text = "x".join(map(str, shape))
-    return {
-        f"gelu-norm-{text}": lambda name: _gelu_norm(name, *shape),
-        f"tutorial-{text}": lambda name: _tutorial(name, *shape, phases=(STEP,)),
+def workloads_on(device: str) -> dict[str, Callable[[str], list[Workload]]]:
+    """Name -> from the name, workloads that are timed together."""
+    found: dict[str, Callable[[str], list[Workload]]] = {
+        "tutorial-2x4": partial(_tutorial, shape=(2, 4)),
+        "mlp-8x64": lambda name: [Workload(name, MLP(64), [[torch.randn(8, 64)]])],
+        "module-150": lambda name: [Workload(name, Stages(75, 8), [[torch.randn(2, 8)]])],
+        "tutorial-1024x2048": partial(_tutorial, shape=(1024, 2048), phases=(STEP,)),
+        "signatures": _signatures,
     }
+    for shape in XFORMERS_SHAPES if device == "cuda" else ():
+        text = "x".join(map(str, shape))
+        found[f"gelu-norm-{text}"] = partial(_gelu_norm, shape=shape)
+        found[f"tutorial-{text}"] = partial(_tutorial, shape=shape, phases=(STEP,))
+    return found
 
 
-CUDA_WORKLOADS = {name: build for shape in XFORMERS_SHAPES for name, build in _xformers(shape).items()}
-
-
-def workload_names(device: str) -> list[str]:
-    return [*WORKLOADS, *(CUDA_WORKLOADS if device == "cuda" else ())]
-
-
-def chosen_names(patterns: Sequence[str], device: str) -> list[str]:
-    """The names that fit any of the patterns (with * and ?), all if there are none.
+def chosen_names(patterns: str, device: str) -> list[str]:
+    """The names that fit any of the patterns, with commas in between; * and ? match anything.
 
     Raises:
         UnknownNameError: a pattern fits no name.
     """
     unknown = f"there is no workload {{pattern!r}} on {device}; there are: {{names}}"
-    return chosen(patterns or ["*"], workload_names(device), unknown)
+    return list(chosen(patterns, workloads_on(device), unknown))
 
 
 def build(name: str, device: str) -> list[Workload]:
-    """The workloads of a name, which are timed together, on a device; the same numbers every time."""
+    """The workloads of a name on a device; the same numbers every time."""
     with random_state(), torch.device(device):
         torch.manual_seed(0)
-        return (WORKLOADS | CUDA_WORKLOADS)[name](name)
+        return workloads_on(device)[name](name)

@@ -1,4 +1,4 @@
-"""Fused patterns of transformers: eager, torch.compile and aotkit's backends in time, memory and share of the roofline.
+"""Cells x variants -> times and peaks.
 
 All variants of a cell run interleaved in this process, after the results of each were compared with float64.
 """
@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from aotkit.benchmark.choice import chosen
-from aotkit.benchmark.overhead_report import machine
-from aotkit.benchmark.overhead_variants import with_code_of_its_own
-from aotkit.benchmark.pattern_cases import CASES, XFORMERS_SHAPES, Case, Shape, inputs_of
-from aotkit.benchmark.pattern_cells import EAGER, FORWARD, STEP, TORCH_COMPILE, Row
-from aotkit.benchmark.pattern_check import cotangent_of, difference
-from aotkit.benchmark.patterns_report import PatternsReport
-from aotkit.benchmark.timing import Step, interleave, spread
+from aotkit.benchmark.patterns.cases import CASES, Case, Shape, inputs_of
+from aotkit.benchmark.patterns.cells import FORWARD, STEP, Row
+from aotkit.benchmark.patterns.check import cotangent_of, difference
+from aotkit.benchmark.patterns.report import PatternsReport
+from aotkit.benchmark.report import machine
+from aotkit.benchmark.rivals import EAGER, TORCH_COMPILE, torch_compiled
+from aotkit.benchmark.timing import Step, Tell, interleave, silent, spread
+from aotkit.benchmark.workloads import XFORMERS_SHAPES
 from aotkit.compiler import compile
 from aotkit.errors import UnavailableError
 from aotkit.launches import most_allocated
@@ -43,8 +44,9 @@ def variants() -> Variants:
     """Name of a variant -> what compiles a function; those that can run here."""
     found: dict[str, Callable[[Function], Function]] = {EAGER: lambda fn: fn}
     if _runs_here("inductor"):
-        found[TORCH_COMPILE] = _torch_compile
-        found[f"{TORCH_COMPILE} max-autotune"] = partial(_torch_compile, mode="max-autotune-no-cudagraphs")
+        found[TORCH_COMPILE] = partial(torch_compiled, dynamic=False)
+        mode = "max-autotune-no-cudagraphs"
+        found[f"{TORCH_COMPILE} max-autotune"] = partial(torch_compiled, dynamic=False, mode=mode)
     for backend in filter(_runs_here, BACKENDS):
         for partition in PARTITIONS:
             found[f"{backend} {partition}"] = partial(compile, backend=backend, partition=partition)
@@ -59,22 +61,14 @@ def _runs_here(backend: str) -> bool:
     return True
 
 
-def _torch_compile(fn: Function, mode: str | None = None) -> Function:
-    return torch.compile(with_code_of_its_own(fn), dynamic=False, mode=mode)
-
-
 @dataclass(frozen=True)
 class Cell:
-    """One pattern in one size.
-
-    Attributes:
-        step: forward and backward, instead of forward alone without gradients.
-    """
+    """One pattern in one size."""
 
     case: Case
     shape: Shape
     dtype: torch.dtype
-    step: bool
+    step: bool  # forward and backward, instead of forward alone without gradients
 
     def row(self, variant: str) -> Row:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -99,12 +93,12 @@ def chosen_cells(
         UnknownNameError: a name that nothing has.
         ValueError: a shape that is none.
     """
-    names = chosen(patterns.split(","), CASES)
+    cases = chosen(patterns, CASES).values()
     sizes = DEFAULT_SHAPES[device] if shapes is None else tuple(map(_shape, shapes.split(",")))
-    types = chosen((dtypes or DEFAULT_DTYPES[device]).split(","), DTYPES)
-    phases = chosen(passes.split(","), (FORWARD, STEP))
-    product = itertools.product(types, sizes, names, phases)
-    return [Cell(CASES[name], shape, DTYPES[dtype], phase == STEP) for dtype, shape, name, phase in product]
+    types = chosen(dtypes or DEFAULT_DTYPES[device], DTYPES).values()
+    steps = chosen(passes, {FORWARD: False, STEP: True}).values()
+    product = itertools.product(types, sizes, cases, steps)
+    return [Cell(case, shape, dtype, step) for dtype, shape, case, step in product]
 
 
 def _shape(text: str) -> Shape:
@@ -115,30 +109,23 @@ def _shape(text: str) -> Shape:
 
 
 def measure(
-    cells: Sequence[Cell],
-    rivals: Variants,
-    *,
-    device: str = "cpu",
-    seconds: float,
-    progress: Callable[[str], None] | None = None,
+    cells: Sequence[Cell], rivals: Variants, *, device: str = "cpu", seconds: float, progress: Tell = silent
 ) -> PatternsReport:
     """Compile, check and time each cell.
 
     Args:
         rivals: name -> what compiles a function, as of `variants()`.
         seconds: how long to time each cell; at least seven rounds are played. With 0, caches of compilers are filled.
-        progress: called with a line of text before each cell.
 
     A KeyboardInterrupt leaves out the cell that is being measured, and all after it.
     """
-    tell = progress or (lambda text: None)
     report = PatternsReport(machine(device), torch.__version__, device)
     for i, cell in enumerate(cells, 1):
-        tell(f"{cell} ({i} of {len(cells)})")
+        progress(f"{cell} ({i} of {len(cells)})")
         try:
             report.rows += _rows(cell, rivals, device, seconds)
         except KeyboardInterrupt:
-            tell(f"{cell}: interrupted, it and the cells after it are left out")
+            progress(f"{cell}: interrupted, it and the cells after it are left out")
             break
     return report
 
@@ -173,7 +160,7 @@ def _copy(nbytes: float, device: str) -> Step:
     """A copy that reads and writes so many bytes."""
     source = torch.zeros(round(nbytes) // 2, dtype=torch.int8, device=device)
     target = torch.empty_like(source)
-    return Step(lambda: None, lambda: target.copy_(source), None)
+    return Step(lambda: None, lambda: target.copy_(source))
 
 
 def _set_up(row: Row, cell: Cell, compiler: Callable[[Function], Function], inputs: Sequence[Tensor]) -> Step:
@@ -205,4 +192,4 @@ def _set_up(row: Row, cell: Cell, compiler: Callable[[Function], Function], inpu
     prepare()
     row.peak_bytes = sum(x.nbytes for x in inputs) + most_allocated(step, inputs[0].device)
     prepare()
-    return Step(prepare, step, None)
+    return Step(prepare, step)

@@ -1,43 +1,32 @@
-"""The cells of `python -m aotkit bench patterns`: a pattern, forward or with backward, in a type and a shape."""
+"""The cells of `aotkit bench patterns`: a pattern, forward or with backward, in a type and a shape."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from aotkit.benchmark.outcome import Outcome
+from aotkit.benchmark.report import Outcome
+from aotkit.benchmark.rivals import EAGER, TORCH_COMPILE
 from aotkit.benchmark.timing import Spread
 
-EAGER, TORCH_COMPILE = "eager", "torch.compile"
-FORWARD, STEP = "FW", "FW+BW"
+FORWARD, STEP = PHASES = "FW", "FW+BW"
 
 
 @dataclass
 class Row(Outcome):
-    """One variant in one cell.
-
-    Attributes:
-        pattern, phase, dtype, shape: the cell.
-        drops: whether the pattern has dropout.
-        kernel: seconds between events on a GPU with a cold L2 cache; on a CPU, of wall time.
-        wall: seconds from call to the end.
-        peak_bytes: the most that is alive, with inputs.
-        ideal_bytes: the least that has to be read and written.
-        ideal_seconds: what a copy that reads and writes as much took in the same rounds.
-        compile_seconds: of the first call, with its check.
-    """
+    """One variant in one cell: a pattern in a phase, a type and a shape."""
 
     pattern: str
     phase: str
     dtype: str
     shape: list[int]
-    drops: bool
+    drops: bool  # whether the pattern has dropout
     variant: str
-    kernel: Spread | None = None
-    wall: Spread | None = None
-    peak_bytes: int | None = None
-    ideal_bytes: float | None = None
-    ideal_seconds: float | None = None
-    compile_seconds: float | None = None
+    kernel: Spread | None = None  # seconds between events on a GPU with a cold L2 cache; on a CPU, of wall time
+    wall: Spread | None = None  # seconds from call to the end
+    peak_bytes: int | None = None  # the most that is alive, with inputs
+    ideal_bytes: float | None = None  # the least that has to be read and written
+    ideal_seconds: float | None = None  # what a copy that reads and writes as much took in the same rounds
+    compile_seconds: float | None = None  # of the first call, with its check
 
     @property
     def size(self) -> str:
@@ -47,32 +36,25 @@ class Row(Outcome):
     def cell(self) -> tuple[str, ...]:
         return self.pattern, self.phase, self.dtype, self.size
 
-    @property
-    def key(self) -> tuple[str, ...]:
-        return *self.cell, self.variant
-
     def seconds(self, clock: str) -> float:
         found: Spread | None = getattr(self, clock)
         assert found is not None
         return found.median
 
 
-@dataclass
 class Summit:
     """The fastest of each in one cell; None where none was timed."""
 
-    rows: Sequence[Row]
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows, self.first = rows, rows[0]
+        timed = sorted((row for row in rows if row.kernel), key=lambda row: row.seconds("kernel"))
 
-    def __post_init__(self) -> None:
-        timed = sorted((row for row in self.rows if row.kernel), key=lambda row: row.seconds("kernel"))
-        self.eager = next((row for row in timed if row.variant == EAGER), None)
-        self.torch = next((row for row in timed if row.variant.startswith(TORCH_COMPILE)), None)
-        ours = (row for row in timed if row.variant != EAGER and not row.variant.startswith(TORCH_COMPILE))
-        self.ours = next(ours, None)
+        def fastest(fits: Callable[[str], bool]) -> Row | None:
+            return next((row for row in timed if fits(row.variant)), None)
 
-    @property
-    def first(self) -> Row:
-        return self.rows[0]
+        self.eager = fastest(lambda name: name == EAGER)
+        self.torch = fastest(lambda name: name.startswith(TORCH_COMPILE))
+        self.ours = fastest(lambda name: name != EAGER and not name.startswith(TORCH_COMPILE))
 
     def ratio(self, base: str, clock: str = "kernel") -> float | None:
         """How many times the time of ours `base` takes: "eager" or "torch"."""

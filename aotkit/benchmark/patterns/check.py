@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from aotkit.benchmark.pattern_cases import Case, P
+from aotkit.benchmark.patterns.cases import Case, P
 
 SEED = 1
 DEVIATIONS = 6  # of the share that dropout keeps; standard ones

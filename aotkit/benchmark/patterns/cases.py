@@ -1,8 +1,9 @@
-"""The patterns of `python -m aotkit bench patterns`: xFormers' grid of fused functions, and others of transformers."""
+"""The patterns of `aotkit bench patterns`: xFormers' grid of fused functions, and others of transformers."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,26 +16,13 @@ P = 0.1
 EPS = 1e-5
 Shape = tuple[int, ...]  # the last size is the width
 
-# Of xFormers' benchmark: batch, length, width.
-XFORMERS_SHAPES: tuple[Shape, ...] = (
-    (8, 256, 512), (8, 512, 1024), (4, 1024, 1024), (2, 2048, 2048), (1, 2048, 12288), (2, 4096, 4096),
-)  # fmt: skip
 
+class Traffic(NamedTuple):
+    """What has to be read and written at least."""
 
-@dataclass(frozen=True)
-class Traffic:
-    """What has to be read and written at least.
-
-    Attributes:
-        full: tensors of the pattern's shape.
-        width: vectors as long as a row.
-        bits: for each element.
-        row_bytes: for each row.
-    """
-
-    full: int
-    width: int = 0
-    bits: int = 0
+    full: int  # tensors of the pattern's shape
+    width: int = 0  # vectors as long as a row
+    bits: int = 0  # for each element
     row_bytes: int = 0
 
     def nbytes(self, shape: Shape, itemsize: int) -> float:
@@ -46,23 +34,14 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Case:
-    """One pattern.
-
-    Attributes:
-        name: of the row.
-        fn: the function.
-        inputs: its arguments: "x" and "residual" of the shape, "bias", "weight" and "offset" as long as a row,
-            "targets".
-        forward, backward: the least traffic; backward's includes what forward writes for it alone.
-        drops: whether it has dropout; then it is of xFormers' grid.
-    """
+    """One pattern."""
 
     name: str
     fn: Callable[..., Tensor]
-    inputs: Sequence[str]
+    inputs: Sequence[str]  # "x", "residual" of the shape, "bias", "weight", "offset" as long as a row, "targets"
     forward: Traffic
-    backward: Traffic
-    drops: bool = True
+    backward: Traffic  # with what forward writes for it alone
+    drops: bool = True  # whether it has dropout; then it is of xFormers' grid
 
     def ideal_bytes(self, shape: Shape, itemsize: int, *, step: bool) -> float:
         """Of a forward pass, or of a step: forward and backward."""

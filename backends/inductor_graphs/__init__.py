@@ -1,1 +1,1 @@
-"""What `inductor` does around torch's Inductor: decompositions and passes before it, short calls of its code after it."""
+"""What `inductor` does around torch's Inductor: decompositions and passes before it, short calls after it."""

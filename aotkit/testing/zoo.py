@@ -34,7 +34,7 @@ def case(inputs: Callable[[Inputs], tuple[Any, ...]], factory: bool = False) -> 
 
 def simple(name: str, function: Callable[..., Any], *shapes: tuple[int, ...]) -> None:
     """Add a function of float tensors that all require gradients."""
-    CASES.append(Case(name, lambda device: function, lambda new: tuple(new.normal(*shape) for shape in shapes)))
+    CASES.append(Case.of(name, function, lambda new: tuple(new.normal(*shape) for shape in shapes)))
 
 
 # Pointwise functions and reductions.

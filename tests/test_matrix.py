@@ -7,8 +7,8 @@ resembles; `pytest -m sweep` runs all pairs.
 import pytest
 
 import aotkit
-from aotkit.testing.case import Inputs
-from aotkit.testing.conformance.compare import assert_equal, build, observe
+from aotkit.testing.case import Inputs, build
+from aotkit.testing.conformance.compare import assert_equal, observe
 from aotkit.testing.zoo import CASES
 
 COMPILE_IN_NO_TIME = ("nop",)

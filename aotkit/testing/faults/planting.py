@@ -14,6 +14,7 @@ from aotkit.testing.faults.rewriting import NotPlanted, calls, set_argument
 from aotkit.testing.zoo import CASES
 
 Run = Callable[..., Sequence[Any]]
+Change = Callable[..., Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 Role = Literal["forward", "backward"]
 
@@ -46,6 +47,73 @@ class Fault:
     dynamic: bool = False
 
 
+class Subject:
+    """Collects the faults of one subject, by methods that say what kind of change a fault is.
+
+    A case is one of the zoo's, by name, or the fault's own; the role is that of the wrong graph.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.faults: list[Fault] = []
+
+    def graph(self, case: str | Case, role: Role = "forward", *, dynamic: bool = False) -> "Planter":
+        """`change(gm)`: the graph is changed before it is run."""
+        return self._planter(case, _rewritten, role, dynamic)
+
+    def operator(self, case: str | Case, operator: Any, role: Role = "forward", *, index: int = 0) -> "Planter":
+        """The function computes what an operator should, in the graph's first call of it, or the one of this index."""
+
+        def compiler(function: Change) -> GraphCompiler:
+            def change(gm: GraphModule) -> None:
+                calls(gm, operator)[index].target = function
+
+            return _rewritten(functools.wraps(function)(change))
+
+        return self._planter(case, compiler, role)
+
+    def argument(self, case: str | Case, operator: Any, role: Role = "forward", /, **changed: Any) -> "Planter":
+        """The graph's first call of an operator gets another argument; there is no function."""
+
+        def compiler(function: Change) -> GraphCompiler:
+            def change(gm: GraphModule) -> None:
+                for name, value in changed.items():
+                    set_argument(calls(gm, operator)[0], name, value)
+
+            return _rewritten(functools.wraps(function)(change))
+
+        return self._planter(case, compiler, role)
+
+    def run(self, case: str | Case, role: Role = "forward") -> "Planter":
+        """`change(run, arguments, kept)`, instead of `run(*arguments)`; `kept` is the same list in each call."""
+        return self._planter(case, _running, role)
+
+    def results(self, case: str | Case, role: Role = "forward") -> "Planter":
+        """`change(results)`: what runs the graph returns something else."""
+        return self._planter(case, lambda f: _running(lambda run, args, kept: f(list(run(*args)))), role)
+
+    def arguments(self, case: str | Case, role: Role = "forward") -> "Planter":
+        """`change(arguments)`: what runs the graph reads something else."""
+        return self._planter(case, lambda f: _running(lambda run, args, kept: run(*f(args))), role)
+
+    def compiler(self, case: str | Case) -> "Planter":
+        """`change(compiler)` makes another compiler; it may keep what it compiled."""
+        return self._planter(case, lambda change: change(_interpret))
+
+    def parts(self, case: str | Case) -> "Planter":
+        """`change(forward, backward, number of outputs)`: a partitioner's two graphs are changed."""
+        return Planter(self, case, lambda change: PlugIn(Backend(_interpret), _cut_wrongly(change)))
+
+    def _planter(
+        self,
+        case: str | Case,
+        compiler: Callable[[Change], GraphCompiler],
+        role: Role = "forward",
+        dynamic: bool = False,
+    ) -> "Planter":
+        return Planter(self, case, lambda change: _plug_in(compiler(change), role), dynamic)
+
+
 @dataclass
 class Planter:
     """Makes faults of changes of one kind to one function's compilation.
@@ -53,17 +121,16 @@ class Planter:
     A decorator: the name of the fault is the decorated function's, its description the first line of the docstring.
     """
 
-    subject: str
-    faults: list[Fault]
+    subject: Subject
     case: str | Case
-    plant: Callable[[Callable[..., Any]], PlugIn]
+    plant: Callable[[Change], PlugIn]
     dynamic: bool = False
 
     def __call__(self, change: Function) -> Function:
         self.add(change.__name__, (change.__doc__ or "").splitlines()[0], change)
         return change
 
-    def add(self, name: str, description: str, change: Callable[..., Any] = lambda: None) -> None:
+    def add(self, name: str, description: str, change: Change = lambda: None) -> None:
         """The same for a change of one expression."""
 
         def named(*args: Any, **kwargs: Any) -> Any:
@@ -74,74 +141,7 @@ class Planter:
 
         named.__name__ = name
         case = self.case if isinstance(self.case, Case) else next(c for c in CASES if c.name == self.case)
-        self.faults.append(Fault(name, self.subject, description, case, plug_in, self.dynamic))
-
-
-class Subject:
-    """Collects the faults of one subject.
-
-    A case is one of the zoo's, by name, or the fault's own; the role is that of the wrong graph.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.faults: list[Fault] = []
-
-    def graph(self, case: str | Case, role: Role = "forward", *, dynamic: bool = False) -> Planter:
-        """`change(gm)`: the graph is changed before it is run."""
-        return self._planter(case, lambda change: _plug_in(_rewritten(change), role), dynamic)
-
-    def operator(self, case: str | Case, operator: Any, role: Role = "forward", *, index: int = 0) -> Planter:
-        """The function computes what an operator should, in the graph's first call of it, or the one of this index."""
-
-        def plant(function: Callable[..., Any]) -> PlugIn:
-            def change(gm: GraphModule) -> None:
-                calls(gm, operator)[index].target = function
-
-            return _plug_in(_rewritten(functools.wraps(function)(change)), role)
-
-        return self._planter(case, plant)
-
-    def argument(self, case: str | Case, operator: Any, role: Role = "forward", /, **changed: Any) -> Planter:
-        """The graph's first call of an operator gets another argument; there is no function."""
-
-        def plant(function: Callable[..., Any]) -> PlugIn:
-            def change(gm: GraphModule) -> None:
-                for name, value in changed.items():
-                    set_argument(calls(gm, operator)[0], name, value)
-
-            return _plug_in(_rewritten(functools.wraps(function)(change)), role)
-
-        return self._planter(case, plant)
-
-    def parts(self, case: str | Case) -> Planter:
-        """`change(forward, backward, number of outputs)`: a partitioner's two graphs are changed."""
-        return self._planter(case, lambda change: PlugIn(Backend(_interpret), _cut_wrongly(change)))
-
-    def run(self, case: str | Case, role: Role = "forward") -> Planter:
-        """`change(run, arguments, kept)`, instead of `run(*arguments)`; `kept` is the same list in each call."""
-        return self._planter(case, lambda change: _plug_in(_running(change), role))
-
-    def results(self, case: str | Case, role: Role = "forward") -> Planter:
-        """`change(results)`: what runs the graph returns something else."""
-        return self._planter(
-            case, lambda change: _plug_in(_running(lambda run, arguments, kept: change(list(run(*arguments)))), role)
-        )
-
-    def arguments(self, case: str | Case, role: Role = "forward") -> Planter:
-        """`change(arguments)`: what runs the graph reads something else."""
-        return self._planter(
-            case, lambda change: _plug_in(_running(lambda run, arguments, kept: run(*change(arguments))), role)
-        )
-
-    def compiler(self, case: str | Case) -> Planter:
-        """`change(compiler)` makes another compiler; it may keep what it compiled."""
-        return self._planter(case, lambda change: _plug_in(change(_interpret)))
-
-    def _planter(
-        self, case: str | Case, plant: Callable[[Callable[..., Any]], PlugIn], dynamic: bool = False
-    ) -> Planter:
-        return Planter(self.name, self.faults, case, plant, dynamic)
+        self.subject.faults.append(Fault(name, self.subject.name, description, case, plug_in, self.dynamic))
 
 
 def _interpret(gm: GraphModule, example_inputs: Sequence[Any]) -> Run:
@@ -154,7 +154,7 @@ def _plug_in(compiler: GraphCompiler, role: Role = "forward") -> PlugIn:
     return PlugIn(backend, get_partitioner("default"))
 
 
-def _running(change: Callable[..., Sequence[Any]]) -> GraphCompiler:
+def _running(change: Change) -> GraphCompiler:
     def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Run:
         kept: list[Any] = []
         run = _interpret(gm, example_inputs)
@@ -163,7 +163,7 @@ def _running(change: Callable[..., Sequence[Any]]) -> GraphCompiler:
     return compile_graph
 
 
-def _rewritten(change: Callable[..., None]) -> GraphCompiler:
+def _rewritten(change: Change) -> GraphCompiler:
     def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Run:
         _rewrite([gm], change)
         return _interpret(gm, example_inputs)
@@ -171,7 +171,7 @@ def _rewritten(change: Callable[..., None]) -> GraphCompiler:
     return compile_graph
 
 
-def _cut_wrongly(change: Callable[..., None]) -> Any:
+def _cut_wrongly(change: Change) -> Any:
     def partition(joint: GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int, **kwargs: Any) -> Any:
         parts = get_partitioner("default")(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         _rewrite(parts, change, num_fwd_outputs)
@@ -180,7 +180,7 @@ def _cut_wrongly(change: Callable[..., None]) -> Any:
     return partition
 
 
-def _rewrite(graphs: Sequence[GraphModule], change: Callable[..., None], *others: int) -> None:
+def _rewrite(graphs: Sequence[GraphModule], change: Change, *others: int) -> None:
     before = [gm.code for gm in graphs]
     change(*graphs, *others)
     for gm in graphs:

@@ -28,8 +28,14 @@ def mlp(x: Tensor, w: Tensor) -> Tensor:
     return (F.gelu(x @ w).sin() * (x @ w).exp()).softmax(-1)
 
 
+def normalized(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    """Has several outputs, one of them a view and one without gradients."""
+    y = x @ w
+    return F.layer_norm(y.sin(), (4,)).cos(), y.relu().sum(), x.t() * 2, y.argmax(1)
+
+
 def inputs(subject: Subject, rows: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Arguments of `mlp`; both require gradients."""
+    """Arguments of these functions; both require gradients."""
     generator = torch.Generator().manual_seed(seed)
     made = (torch.randn(shape, generator=generator) for shape in ((rows, 6), (6, 4)))
     x, w = (t.to(subject.device).requires_grad_() for t in made)

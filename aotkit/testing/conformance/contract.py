@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from aotkit.aot import copy_graph
 from aotkit.aot.partition import storages
-from aotkit.interfaces import GraphCompiler
+from aotkit.interfaces import Backend, GraphCompiler
 from aotkit.testing.case import Case
-from aotkit.testing.conformance.calls import inputs, mlp
+from aotkit.testing.conformance.calls import inputs, mlp, normalized
 from aotkit.testing.conformance.compare import assert_each, differentiable, equals_eager, gradients
 from aotkit.testing.conformance.requirements import Requirements, Subject
 
@@ -41,11 +40,10 @@ class Run:
     results: Sequence[Any]
 
 
-def watched_runs(subject: Subject, function: Callable[..., Any], *args: Tensor) -> list[Run]:
-    """Runs of the forward and the backward graph of `function`, or of its inference graph, by the subject."""
-    runs: list[Run] = []
+def watched(backend: Backend, name: str, runs: list[Run]) -> Backend:
+    """A backend that does the same under this name, and adds each run to the list."""
 
-    def watched(role: str, compiler: GraphCompiler) -> GraphCompiler:
+    def watching(role: str, compiler: GraphCompiler) -> GraphCompiler:
         def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
             graph = copy_graph(gm)
             run = compiler(gm, example_inputs)
@@ -59,19 +57,27 @@ def watched_runs(subject: Subject, function: Callable[..., Any], *args: Tensor) 
 
             return call
 
-        compile_graph.__name__ = subject.name
+        compile_graph.__name__ = name
         return compile_graph
 
-    own = subject.plug_in()
-    backend = dataclasses.replace(
-        own,
-        fw_compiler=watched("forward", own.fw_compiler),
-        bw_compiler=watched("backward", own.bw_compiler or own.fw_compiler),
-        inference_compiler=watched("inference", own.inference_compiler or own.fw_compiler),
+    return dataclasses.replace(
+        backend,
+        fw_compiler=watching("forward", backend.fw_compiler),
+        bw_compiler=watching("backward", backend.bw_compiler or backend.fw_compiler),
+        inference_compiler=watching("inference", backend.inference_compiler or backend.fw_compiler),
     )
-    roots = differentiable(subject.compile(function, backend=backend)(*args))
-    if roots:
+
+
+def run_once(compiled: Callable[..., Any], args: Sequence[Tensor]) -> None:
+    """One call, and a backward pass if there is one."""
+    if roots := differentiable(compiled(*args)):
         gradients(roots, [a for a in args if a.requires_grad])
+
+
+def watched_runs(subject: Subject, function: Callable[..., Any], *args: Tensor) -> list[Run]:
+    """Runs of the forward and the backward graph of `function`, or of its inference graph."""
+    runs: list[Run] = []
+    run_once(subject.compile(function, backend=watched(subject.plug_in(), subject.name, runs)), args)
     return runs
 
 
@@ -86,14 +92,9 @@ def _version(value: Any) -> int:
     return value._version if isinstance(value, Tensor) and not value.is_inference() else 0
 
 
-def _normalized(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    y = x @ w
-    return F.layer_norm(y, (4,)), y.relu(), x.sum(), x.t() * 2, y.argmax(1)
-
-
 FUNCTIONS: list[Callable[..., Any]] = [
     mlp,
-    _normalized,
+    normalized,
     lambda x, w: (x.sin(), w.cos(), x.exp(), w.square()),
     lambda x, w: (x.clone(), x * 1, w + 0, w.clone().view(-1)),
     lambda x, w: (x.index_put((torch.tensor([0, 1], device=x.device),), x[2:4]), w.cumsum(0)),

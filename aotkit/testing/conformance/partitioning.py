@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
+import aotkit
 from aotkit.aot import copy_graph
 from aotkit.aot.partition import is_random
 from aotkit.errors import CompileError
-from aotkit.interfaces import Backend
-from aotkit.testing.conformance.calls import inputs, mlp, results
-from aotkit.testing.conformance.compare import assert_each, assert_equal, differentiable, gradients
+from aotkit.testing.conformance.calls import inputs, mlp, normalized, results
+from aotkit.testing.conformance.compare import assert_each, assert_equal
+from aotkit.testing.conformance.contract import Run, run_once, watched
 from aotkit.testing.conformance.requirements import Requirements, Subject
 
 CUT = Requirements("cut")
@@ -29,8 +30,7 @@ class Split:
     Attributes:
         forward, backward: what the partitioner returned.
         num_outputs: how many outputs of the forward graph are not saved values.
-        primals, outputs: of the run of the forward graph; the outputs include the saved values.
-        saved_and_tangents, gradients: of the run of the backward graph.
+        runs: of the forward graph, with saved values among its results, and of the backward graph.
         error: raised by one of the runs.
     """
 
@@ -39,16 +39,14 @@ class Split:
     backward: GraphModule
     num_outputs: int
     num_tangents: int
-    primals: Sequence[Any] = ()
-    outputs: Sequence[Any] = ()
-    saved_and_tangents: Sequence[Any] = ()
-    gradients: Sequence[Any] = ()
+    runs: list[Run]
     error: CompileError | None = None
 
 
 def split(subject: Subject, function: Callable[..., Any], *args: Tensor, dynamic: bool = False) -> Split:
     """Compile `function` with the partitioner, and run both graphs once, as they are."""
     found: list[Split] = []
+    runs: list[Run] = []
     partition = subject.plug_in()
 
     def keep(joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any) -> Any:
@@ -56,27 +54,14 @@ def split(subject: Subject, function: Callable[..., Any], *args: Tensor, dynamic
         parts = partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         # Copies: the core mends some of what a partitioner leaves.
         forward, backward = (copy_graph(p) if isinstance(p, GraphModule) else p for p in parts)
-        found.append(Split(given, forward, backward, num_fwd_outputs, len(joint_inputs[1])))
+        found.append(Split(given, forward, backward, num_fwd_outputs, len(joint_inputs[1]), runs))
         return parts
 
-    def forward(gm: GraphModule, example_inputs: Any) -> Callable[..., Any]:
-        def run(*primals: Any) -> Any:
-            found[-1].primals, found[-1].outputs = primals, gm(*primals)
-            return found[-1].outputs
-
-        return run
-
-    def backward(gm: GraphModule, example_inputs: Any) -> Callable[..., Any]:
-        def run(*values: Any) -> Any:
-            found[-1].saved_and_tangents, found[-1].gradients = values, gm(*values)
-            return found[-1].gradients
-
-        return run
-
     keep.__name__ = subject.name
-    compiled = subject.compile(function, backend=Backend(forward, backward), partition=keep, dynamic=dynamic)
+    backend = watched(aotkit.get_backend("nop"), "nop", runs)
+    compiled = subject.compile(function, backend=backend, partition=keep, dynamic=dynamic)
     try:
-        gradients(differentiable(compiled(*args)), [a for a in args if a.requires_grad])
+        run_once(compiled, args)
     except CompileError as e:
         if not found:
             raise
@@ -85,30 +70,18 @@ def split(subject: Subject, function: Callable[..., Any], *args: Tensor, dynamic
     return found[0]
 
 
-def _normalized(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    y = x @ w
-    return F.layer_norm(y.sin(), (4,)).cos(), y.relu().sum(), x.t() * 2, y.argmax(1)
-
-
-def _sized(x: Tensor, w: Tensor) -> Tensor:
-    """Its gradients depend on sizes."""
-    return (x @ w).cos().mean(0) * x.shape[0] + x.reshape(-1).sum()
-
-
-def _one_dead_output(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    return x.sin() @ w, w.detach().exp(), x.cos().sum()
-
-
-def _dropout(x: Tensor, w: Tensor) -> Tensor:
-    return F.dropout(F.dropout(x.sin(), 0.3) @ w, 0.4).cos()
-
-
-def _noise(x: Tensor, w: Tensor) -> Tensor:
-    return (x * torch.randn_like(x)).sin() @ w * torch.rand(4, device=x.device).exp()
-
-
-FUNCTIONS = [mlp, _normalized, _sized, _one_dead_output, lambda x, w: x @ w, lambda x, w: x + w.sum()]
-RANDOM_FUNCTIONS = [_dropout, _noise]
+FUNCTIONS: list[Callable[..., Any]] = [
+    mlp,
+    normalized,
+    lambda x, w: (x @ w).cos().mean(0) * x.shape[0] + x.reshape(-1).sum(),  # gradients depend on sizes
+    lambda x, w: (x.sin() @ w, w.detach().exp(), x.cos().sum()),  # the second has no gradient
+    lambda x, w: x @ w,
+    lambda x, w: x + w.sum(),
+]
+RANDOM_FUNCTIONS: list[Callable[..., Any]] = [
+    lambda x, w: F.dropout(F.dropout(x.sin(), 0.3) @ w, 0.4).cos(),
+    lambda x, w: (x * torch.randn_like(x)).sin() @ w * torch.rand(4, device=x.device).exp(),
+]
 
 
 def _splits(subject: Subject, functions: Sequence[Callable[..., Any]] = FUNCTIONS) -> list[Split]:
@@ -147,14 +120,15 @@ def forward_returns_the_outputs(subject: Subject) -> None:
     """The forward graph returns the joint graph's outputs first, in its order."""
     for s in _splits(subject):
         want = _joint_results(s)[: s.num_outputs]
-        assert_each(s.outputs[: s.num_outputs], want, "output of the forward graph")
+        assert_each(s.runs[0].results[: s.num_outputs], want, "output of the forward graph")
 
 
 @CUT
 def backward_computes_the_gradients(subject: Subject) -> None:
     """The backward graph returns the joint graph's gradients, in its order, None where that has None."""
     for s in _splits(subject):
-        assert_each(s.gradients, _joint_results(s)[s.num_outputs :], "gradient of the backward graph")
+        want = _joint_results(s)[s.num_outputs :]
+        assert_each(s.runs[1].results, want, "gradient of the backward graph")
 
 
 @CUT
@@ -218,8 +192,9 @@ def drawn_in_the_same_order(subject: Subject) -> None:
 def _joint_results(s: Split) -> list[Any]:
     if s.error is not None:
         raise s.error
-    tangents = s.saved_and_tangents[len(s.saved_and_tangents) - s.num_tangents :]
-    return list(Interpreter(s.joint).run(*s.primals, *tangents))
+    primals, saved_and_tangents = (run.before for run in s.runs)
+    tangents = saved_and_tangents[len(saved_and_tangents) - s.num_tangents :]
+    return list(Interpreter(s.joint).run(*primals, *tangents))
 
 
 def _saved_nodes(s: Split) -> list[Node]:

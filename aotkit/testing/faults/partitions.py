@@ -13,7 +13,6 @@ from aotkit.testing.faults.rewriting import alter, calls, inputs_of, results_of,
 aten = torch.ops.aten
 faults = Subject("partitions")
 
-
 two = Case.of("two_products", lambda x, y: x.sin() * y.cos(), lambda new: (new.normal(4, 4), new.normal(4, 4)))
 
 

@@ -13,7 +13,6 @@ from aotkit.testing.faults.rewriting import calls
 aten = torch.ops.aten
 faults = Subject("randomness")
 
-
 faults.operator("dropout", aten.relu).add(
     "dropout_not_rescaled", "What dropout keeps is not divided by the probability to be kept.", lambda x: x.relu() * 0.6
 )

@@ -14,10 +14,10 @@ LOCK := $(if $(shell command -v flock),flock Makefile)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types docs screenshots models sweep clean
+.PHONY: help install demo test lint types docs screenshots models private-names sweep clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 install:  ## set up .venv: torch, aotkit (editable) and the developer's tools
 	@$(LOCK) $(MAKE) -s --no-print-directory $(STAMP)
@@ -47,6 +47,9 @@ screenshots: install  ## draw docs/images/*.png anew; needs Chromium
 models: install  ## train models of public libraries, compiled, and write docs/models.md (half an hour)
 	@$(PIP) install --no-compile torch==$(TORCH) --group models
 	OMP_NUM_THREADS=1 $(PY) -m tests.models --write
+
+private-names: install  ## write which private names of torch are used, and are in the torch that is installed
+	$(PY) -m tests.torch_private.private_names
 
 sweep: install  ## run the long comparisons: random calls, all pairs of the matrix, false alarms, all operators, large models (hours; continues)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m sweep --ignore=tests/sweep

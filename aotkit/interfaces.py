@@ -13,6 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+Boxed = Callable[[list[Any]], Sequence[Any]]  # takes a list of inputs, which it may empty
+
 
 class GraphCompiler(Protocol):
     """Turn one ATen graph into a callable with the same positional inputs and the same sequence of outputs.

@@ -273,7 +273,7 @@ def _one_backend(spec: OneBackend) -> Backend:
 def _lookup_backend(name: str) -> AnyBackend:
     prefix, _, inner = name.partition(":")
     if prefix == "dynamo" and inner:
-        from aotkit.aot import dynamo_backend
+        from aotkit.torch_private.dynamo import dynamo_backend
 
         return dynamo_backend(inner)
     if prefix == "cudagraphs" and inner:

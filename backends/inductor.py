@@ -6,9 +6,9 @@ from typing import Any
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit.aot import copy_repeated_gradients, keep_strides
-from aotkit.aot.inductor import compile_inner, decompositions, fold_and_fuse
+from aotkit.backends.inductor_graphs.compiling import compile_inner, decompositions, fold_and_fuse
 from aotkit.interfaces import Backend
+from aotkit.passes import copy_repeated_gradients, keep_strides
 
 
 def compile_forward(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:

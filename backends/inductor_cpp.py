@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit.aot import copy_repeated_gradients, keep_strides
-from aotkit.aot.inductor import compile_inner, decompositions, fold_and_fuse
+from aotkit.backends.inductor_graphs.compiling import compile_inner, decompositions, fold_and_fuse
 from aotkit.interfaces import Backend
+from aotkit.passes import copy_repeated_gradients, keep_strides
 
 # Elements of the largest tensor. Measured on an H200, GELU into layer normalisation, forward and backward: combined
 # kernels save 12 us of 115 at 2**20 elements; at 2**22 they cost 20, and at 2**23 330.

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit.aot import core_decompositions
 from aotkit.backends.fusion_definition.library import load, unavailable
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import declining
 from aotkit.interfaces import Backend, Decompositions
+from aotkit.torch_private.decompositions import core_decompositions
 
 aten = torch.ops.aten
 # Composite operators that the core set of ATen keeps.

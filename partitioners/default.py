@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from aotkit.aot.partition import default_partition
+from aotkit.joint import default_partition
 
 
 def partition(

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from aotkit.aot.partition import min_cut_partition
+from aotkit.joint import min_cut_partition
 
 
 def partition(

@@ -11,8 +11,8 @@ import torch
 
 import aotkit
 from aotkit import culprit
-from aotkit.aot import native
 from aotkit.checking import checker
+from aotkit.torch_private import native
 
 
 def pytest_collection_finish():

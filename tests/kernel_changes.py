@@ -2,7 +2,7 @@
 
 import pytest
 
-from aotkit.aot.kernel_changes import switched_off
+from aotkit.torch_private.kernel_changes import switched_off
 
 
 def needs_change(name):

@@ -791,7 +791,7 @@ def test_a_generator_of_the_users(check):
 
 def test_rounding_does_not_excuse_what_shared_memory_explains(monkeypatch):
     """The runs in float64, which decide what is rounding, have inputs that share memory as the originals do."""
-    monkeypatch.setattr("aotkit.aot.overlap._rows_overlap", lambda a, b: False)
+    monkeypatch.setattr("aotkit.torch_private.aotautograd._rows_overlap", lambda a, b: False)
     rows = torch.arange(14.0).view(7, 2)[1::2]
     with pytest.raises(aotkit.MismatchError, match=r"output 0 +differs"):
         aotkit.compile(lambda a, b: a.mul_(2) + b, backend="nop")(rows[:-1], rows[1:])

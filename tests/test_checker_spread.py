@@ -9,9 +9,9 @@ from torch import nn
 from torch.fx import Interpreter
 
 import aotkit
-from aotkit.aot.precision import CONVOLUTIONS, PRODUCTS
 from aotkit.backends.nop import compile_graph
 from aotkit.checking import checker
+from aotkit.checking.precision import CONVOLUTIONS, PRODUCTS
 
 pytestmark = pytest.mark.usefixtures("only_the_verdict")
 aten = torch.ops.aten

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import aotkit
-from aotkit.aot import native
+from aotkit.torch_private import native
 
 
 @pytest.fixture(params=["C++", "Python"])

@@ -7,7 +7,7 @@ from torch.fx import Graph, GraphModule, symbolic_trace
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import aotkit
-from aotkit.aot.graph_modules import graph_module, has_code, renew_code
+from aotkit.torch_private.fx import graph_module, has_code, renew_code
 from tests.test_copying import COPIES
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import aotkit
-from aotkit.aot.provenance import kernels_of
+from aotkit.backends.inductor_graphs.provenance import kernels_of
 from aotkit.benchmark.workloads import tutorial, tutorial_inputs
 from aotkit.inspection.nodes import packet_name
 from aotkit.launches.graph_launches import Operators, computes
@@ -85,8 +85,8 @@ def holds(kernels, graphs):
 @pytest.fixture
 def nnc_on_cpu(monkeypatch):
     """The backend with NNC's interpreter instead of LLVM."""
-    from aotkit.aot import torchscript
     from aotkit.backends import nnc
+    from aotkit.torch_private import torchscript
 
     for module in (nnc, torchscript):
         monkeypatch.setattr(module, "nnc_fuses_on_cpu", lambda: True)

@@ -251,8 +251,8 @@ class TestDynamo:
             compiled.report(ONES)
 
     def test_a_call_after_dynamo_has_given_up_runs_eagerly_and_warns(self, monkeypatch):
-        monkeypatch.setattr(aotkit.aot.dynamo, "MOST_DYNAMO_VARIANTS", 2)
-        monkeypatch.setattr(aotkit.aot, "MOST_DYNAMO_VARIANTS", 2)
+        monkeypatch.setattr(aotkit.torch_private.dynamo, "MOST_DYNAMO_VARIANTS", 2)
+        monkeypatch.setattr(aotkit.torch_private.dynamo, "MOST_DYNAMO_VARIANTS", 2)
         compiled = aotkit.compile(lambda x: x * x.dim(), backend="nop", capture="dynamo")
         inputs = [torch.ones((2,) * n) for n in range(1, 6)]
         for x in inputs[:2]:
@@ -264,7 +264,7 @@ class TestDynamo:
 
     @pytest.mark.parametrize("strict", [False, True])
     def test_dynamo_gives_up_on_a_part(self, strict, monkeypatch):
-        monkeypatch.setattr(aotkit.aot.dynamo, "MOST_DYNAMO_VARIANTS", 2)
+        monkeypatch.setattr(aotkit.torch_private.dynamo, "MOST_DYNAMO_VARIANTS", 2)
 
         def part(x, name):
             torch._dynamo.graph_break()
@@ -292,7 +292,7 @@ class TestDynamo:
         assert any("in a part, TorchDynamo has compiled it" in reason for reason in found.breaks)
 
     def test_strict_raises_when_dynamo_gives_up(self, monkeypatch):
-        monkeypatch.setattr(aotkit.aot.dynamo, "MOST_DYNAMO_VARIANTS", 2)
+        monkeypatch.setattr(aotkit.torch_private.dynamo, "MOST_DYNAMO_VARIANTS", 2)
         compiled = aotkit.compile(lambda x: x * x.dim(), backend="nop", capture="dynamo", strict=True)
         for n in (1, 2):
             compiled(torch.ones((2,) * n))

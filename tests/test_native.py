@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import aotkit
-from aotkit.aot import native
 from aotkit.random.draws import new_seed
+from aotkit.torch_private import native
 
 needs_compiler = pytest.mark.skipif(native.library_path() is None, reason="no C++ compiler")
 
 TRAIN = """
     import torch, aotkit
-    from aotkit.aot import native
+    from aotkit.torch_private import native
     x = torch.ones(3, requires_grad=True)
     f = aotkit.compile(lambda x: x.sin(), backend="nop")
     f(x).sum().backward()

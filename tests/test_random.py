@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import aotkit
-from aotkit.aot import SharedRandom
 from aotkit.benchmark.workloads import gpt2, padded_texts
 from aotkit.random.draws import Draws, hashed, key, new_seed
+from aotkit.random.shared import SharedRandom
 
 N = 2**16
 

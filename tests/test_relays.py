@@ -9,10 +9,10 @@ from torch import fx
 from torch._inductor import compile_fx
 from torch._subclasses import FakeTensorMode
 
-from aotkit.aot import native
-from aotkit.aot.cpp_launches import launched_graph
-from aotkit.aot.relays import if_on_cpu, relay, unless_retained, with_seed
+from aotkit.backends.inductor_graphs.cpp_launches import launched_graph
+from aotkit.runtime.relays import if_on_cpu, relay, unless_retained, with_seed
 from aotkit.stages.calls import boxed_call
+from aotkit.torch_private import native
 
 needs_compiler = pytest.mark.skipif(native.library_path() is None, reason="no C++ compiler")
 

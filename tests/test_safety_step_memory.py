@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 import aotkit
-from aotkit.aot.allocations import most_allocated
+from aotkit.launches.allocations import most_allocated
 
 MEBIBYTE = 2**20
 LAYERS = 8
@@ -102,7 +102,7 @@ def test_code_that_overwrites_is_not_taken_from_inductors_cache_for_where_it_mus
 
 @pytest.mark.parametrize("layout", ["expanded", "padded"])
 def test_copies_of_what_is_overwritten_have_its_strides(layout):
-    from aotkit.aot.donation import sparing_retained
+    from aotkit.runtime.donation import sparing_retained
 
     x = torch.randn(3, 1).expand(3, 4) if layout == "expanded" else torch.randn(3, 8)[:, 1:5]
     inputs = [x, x]

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.fx import GraphModule
 
-from aotkit import aot
-from aotkit.aot.capture import Joint
+from aotkit.capture import TensorReads
 from aotkit.interfaces import Decompositions
-from aotkit.random import Draws, SeedNeeded, new_seed
+from aotkit.joint import Joint
+from aotkit.random import Draws, SeedNeeded, SharedRandom, new_seed
 from aotkit.recipe import Randomness
+from aotkit.torch_private.aotautograd import trace
 
 
 class _Captured(BaseException):
@@ -41,7 +42,7 @@ def joint_graph(
     def loss(*traced: Any) -> list[Any]:
         own = dict(zip(state, traced[len(inputs) :], strict=False))
         seed = traced[len(tensors)] if len(traced) > len(tensors) else None
-        with aot.TensorReads(), aot.SharedRandom(Draws(seed)) if random == "shared" else nullcontext():
+        with TensorReads(), SharedRandom(Draws(seed)) if random == "shared" else nullcontext():
             return [functional_call(module, own, tuple(traced[: len(inputs)]))]
 
     try:
@@ -62,7 +63,7 @@ def _traced(loss: Any, tensors: Sequence[Tensor], decompositions: Decompositions
 
     static = [True] * len(tensors)
     with suppress(_Captured):
-        aot.trace(
+        trace(
             loss, tensors, static, dynamic=False, fw_compiler=without_gradients, bw_compiler=without_gradients,
             partition_fn=keep, decompositions=dict(decompositions),
         )  # fmt: skip

@@ -7,13 +7,11 @@ from functools import cached_property
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.aot import pytree
-from aotkit.aot.effects import changes_inputs
-from aotkit.aot.graphs import is_pointwise
-from aotkit.aot.partition import flops
 from aotkit.benchmark.operator_costs import is_barrier
 from aotkit.inspection.memory import Memory, memories
 from aotkit.inspection.traffic import looks_up_in
+from aotkit.passes import changes_inputs, flops, is_pointwise
+from aotkit.torch_private.dispatch import pytree
 
 
 @dataclass(eq=False)

@@ -6,12 +6,12 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from aotkit.aot.partition import flops, is_random
 from aotkit.benchmark.dataflow import dataflow
 from aotkit.benchmark.kernels import DEVICES, fuse, seconds
 from aotkit.benchmark.liveness import peak_bytes
 from aotkit.inspection.memory import Memory
 from aotkit.partitioners.rematerialization.devices import Device
+from aotkit.passes import flops, is_random
 
 
 @dataclass(frozen=True)

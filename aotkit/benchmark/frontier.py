@@ -6,9 +6,6 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from aotkit.aot.capture import Joint, partition_copy
-from aotkit.aot.graphs import copy_graph
-from aotkit.aot.partition import classify
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.frontier_report import Frontier, Point
 from aotkit.benchmark.outcome import in_a_line, judged_if_possible
@@ -17,8 +14,10 @@ from aotkit.compiled import Capture, function_of
 from aotkit.compiler import compile
 from aotkit.errors import AotkitError, BudgetError, TraceError
 from aotkit.interfaces import Partitioner
+from aotkit.joint import Joint, classify, partition_copy
 from aotkit.partitioners.rematerialization.devices import Device, device_of
 from aotkit.partitioners.rematerialization.values import values_of
+from aotkit.passes import copy_graph
 from aotkit.recipe import Randomness, Recipe, recipe_of
 from aotkit.registry import BackendSpec, get_backend
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.aot.allocations import most_allocated
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.memory_report import MemoryReport, Row
 from aotkit.benchmark.memory_variants import Variant, build
@@ -21,6 +20,7 @@ from aotkit.benchmark.timing import Step, interleave
 from aotkit.benchmark.transformers_models import single_sequences
 from aotkit.compiled import CompiledModule, function_of
 from aotkit.errors import TraceError
+from aotkit.launches import most_allocated
 
 
 def memory(

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aotkit.aot import random_state
-from aotkit.aot.capture import memory_budget
 from aotkit.benchmark import transformers_models as hf
 from aotkit.benchmark.memory_report import EAGER, TORCH_COMPILE
 from aotkit.benchmark.overhead_variants import with_code_of_its_own
 from aotkit.benchmark.transformers_models import Model
 from aotkit.compiler import compile
 from aotkit.interfaces import Partitioner
+from aotkit.random import random_state
+from aotkit.torch_private.aotautograd import memory_budget
 
 TENTHS = tuple(n / 10 for n in range(10, 0, -1))
 HUNDREDTHS = tuple(n / 100 for n in range(100, 0, -1))

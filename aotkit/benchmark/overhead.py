@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from aotkit.aot import native
 from aotkit.benchmark.overhead_report import OverheadReport, Row, machine
 from aotkit.benchmark.overhead_variants import Calls, Reference, Variants, clear, variants
 from aotkit.benchmark.overhead_workloads import BACKWARD, FORWARD, NO_GRAD, STEP, Workload, build
 from aotkit.benchmark.timing import Samples, Step, interleave
+from aotkit.torch_private import native
 
 # Of eager in one sample: a thousand times what reading the clock costs, and many times what waiting for a GPU does.
 SAMPLE_SECONDS = {"cpu": 1.5e-3, "cuda": 6e-3}

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from aotkit.aot.stock import inductor_for_functorch
 from aotkit.benchmark.overhead_workloads import NO_GRAD, Workload
 from aotkit.compiler import compile
 from aotkit.registry import backend_status
+from aotkit.torch_private.inductor import inductor_for_functorch
 
 EAGER, AOT_FUNCTION, TORCH_COMPILE, AOTKIT = "eager", "aot_function", "torch.compile", "aotkit"
 CUDA_GRAPHS, CPP = "torch.compile reduce-overhead", "aotkit inductor_cpp"

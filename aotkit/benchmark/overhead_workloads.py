@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aotkit.aot import random_state
 from aotkit.benchmark.choice import chosen
 from aotkit.benchmark.workloads import tutorial
+from aotkit.random import random_state
 
 FORWARD, BACKWARD, NO_GRAD, STEP = "forward", "backward", "no-grad", "forward + backward"
 PHASES = (FORWARD, BACKWARD, NO_GRAD, STEP)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from aotkit.aot.capture import Joint, fake_tensors, memory_budget, partition_copy
 from aotkit.benchmark.capture import joint_graph
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.kernels import DEVICES
@@ -17,9 +16,12 @@ from aotkit.benchmark.outcome import judged_if_possible
 from aotkit.benchmark.partitioners_report import PartitionersReport, Row
 from aotkit.benchmark.transformers_models import single_sequences
 from aotkit.interfaces import Decompositions, Partitioner
+from aotkit.joint import Joint, partition_copy
 from aotkit.partitioners.rematerialization.devices import Device
 from aotkit.recipe import Randomness
 from aotkit.registry import get_partitioner, partitioner_status
+from aotkit.torch_private.aotautograd import memory_budget
+from aotkit.torch_private.fake_tensors import fake_tensors
 
 FRACTIONS = {
     "min_cut budget": (0.9, 0.7, 0.5, 0.3, 0.1, 0.0),
@@ -72,7 +74,7 @@ def decomposition_table(name: str) -> Decompositions:
     """ "inductor": what the backend `inductor` decomposes; "none": nothing."""
     if name == "none":
         return {}
-    from aotkit.aot.inductor import decompositions
+    from aotkit.backends.inductor_graphs.compiling import decompositions
 
     return decompositions()
 

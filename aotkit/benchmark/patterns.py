@@ -12,7 +12,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from aotkit.aot.allocations import most_allocated
 from aotkit.benchmark.choice import chosen
 from aotkit.benchmark.overhead_report import machine
 from aotkit.benchmark.overhead_variants import with_code_of_its_own
@@ -23,6 +22,7 @@ from aotkit.benchmark.patterns_report import PatternsReport
 from aotkit.benchmark.timing import Step, interleave, spread
 from aotkit.compiler import compile
 from aotkit.errors import UnavailableError
+from aotkit.launches import most_allocated
 from aotkit.registry import get_backend
 
 COPY = "copy"

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aotkit.aot import pytree
 from aotkit.benchmark.table import BenchReport, Row
 from aotkit.benchmark.timing import Step, interleave
 from aotkit.capture import flatten
@@ -20,6 +19,7 @@ from aotkit.errors import AotkitError, MismatchError
 from aotkit.inspection import saved_bytes
 from aotkit.interfaces import Partitioner
 from aotkit.registry import BackendSpec, backend_status, list_partitioners, name_of, partitioner_status
+from aotkit.torch_private.dispatch import pytree
 
 NOT_TIMED = {"print"}  # it prints the graph instead of compiling it
 

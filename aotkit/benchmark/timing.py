@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from aotkit.aot.environment import without_garbage_collection
 from aotkit.launches import Flush, events, seconds_between
+from aotkit.runtime import without_garbage_collection
 
 FEWEST_ROUNDS = 7
 MOST_ROUNDS = 1000

@@ -8,6 +8,7 @@ from aotkit.capture.direct import DirectFunction
 from aotkit.capture.dynamo import DynamoFunction
 from aotkit.capture.dynamo_graph import CapturedCompiler
 from aotkit.capture.entry import Entry, Failure
+from aotkit.capture.watching import TensorReads
 
 __all__ = [
     "CapturedCompiler",
@@ -15,5 +16,6 @@ __all__ = [
     "DynamoFunction",
     "Entry",
     "Failure",
+    "TensorReads",
     "flatten",
 ]

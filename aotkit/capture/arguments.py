@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from aotkit.aot import pytree, pytree_children
 from aotkit.capture.constants import constant_key, is_constant
 from aotkit.errors import EagerOnly
+from aotkit.torch_private.dispatch import pytree, pytree_children
 
 
 class Arguments(NamedTuple):

@@ -9,7 +9,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from aotkit import aot
 from aotkit.capture.arguments import Arguments, flatten
 from aotkit.capture.eager_calls import EagerVerdicts
 from aotkit.capture.entry import Entry, Failure, new_entry, unchecked_entry
@@ -25,6 +24,8 @@ from aotkit.capture.walk import Walk
 from aotkit.checking import CheckReport
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, is_out_of_memory, warn_of_fallback
 from aotkit.recipe import Recipe
+from aotkit.runtime import COMPILE_LOCK
+from aotkit.torch_private.tensors import is_for_dynamo, why_eager_tensor
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ class DirectFunction:
         args, kwargs = self._parameters.canonical(args, kwargs)
         arguments = flatten(args, kwargs)
         self._verdicts.consult(arguments)
-        with aot.COMPILE_LOCK, self._verdicts.learning(arguments):
+        with COMPILE_LOCK, self._verdicts.learning(arguments):
             compile = functools.partial(self._compile, args, kwargs, arguments)
             return self._families.find(args, kwargs) or self._looking_further(compile)
 
@@ -86,7 +87,7 @@ class DirectFunction:
         Raises:
             EagerOnly, OwnError, AotkitError: as `found_or_compiled`.
         """
-        with aot.COMPILE_LOCK:
+        with COMPILE_LOCK:
             entry, _ = self.found_or_compiled(args, kwargs)
             if isinstance(entry, Failure):
                 raise entry.error
@@ -101,8 +102,8 @@ class DirectFunction:
     def _compile(self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Arguments) -> Found:
         signature, guard, walk = self._signature(args, kwargs, arguments)
         for tensor in signature.tensors:
-            if (reason := aot.why_eager_tensor(tensor)) is not None:
-                raise EagerOnly(reason, final=not aot.is_for_dynamo(tensor))
+            if (reason := why_eager_tensor(tensor)) is not None:
+                raise EagerOnly(reason, final=not is_for_dynamo(tensor))
         entry = self._try_entry(signature)
         if isinstance(entry, Entry) or not is_out_of_memory(entry.error):
             self._families.add(args, kwargs, guard, signature.tensors, entry)

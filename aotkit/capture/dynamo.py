@@ -5,12 +5,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from aotkit import aot
 from aotkit.capture.dynamo_graph import CapturedCompiler, CapturedGraph, Ran, ran
 from aotkit.checking import CheckReport
 from aotkit.errors import AotkitError, TraceError
 from aotkit.graphs import Graphs
+from aotkit.random import random_state
 from aotkit.recipe import Recipe
+from aotkit.torch_private.dynamo import MOST_DYNAMO_VARIANTS, dynamo_compile, graph_breaks, in_short, limits_hit
 
 if TYPE_CHECKING:
     from aotkit.launches import Kernels
@@ -110,7 +111,7 @@ class DynamoFunction:
         # torch keeps compilers for ever, and would keep the function's module with it.
         nothing: Any = None
         self._compiler = CapturedCompiler(replace(recipe, fn=nothing), check, on_error)
-        self._call = aot.dynamo_compile(recipe.fn, self._compiler, dynamic, strict)
+        self._call = dynamo_compile(recipe.fn, self._compiler, dynamic, strict)
 
     @property
     def entries(self) -> int:
@@ -119,7 +120,7 @@ class DynamoFunction:
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str | None]:
         """The function's result, and why the call, or a part of it, ran eagerly, if one did."""
-        call, limits = Ran(), aot.limits_hit()
+        call, limits = Ran(), limits_hit()
         try:
             with self._recorded(call):
                 result = self._call(*args, **kwargs)
@@ -132,7 +133,7 @@ class DynamoFunction:
         if (outer := ran.get()) is not None:  # what is compiled in a part of another function is so in that, too
             outer.pieces.extend(call.pieces)
             outer.eager.extend(call.eager)
-        if is_limited := aot.limits_hit() > limits:
+        if is_limited := limits_hit() > limits:
             self._limited = "part" if call.pieces else "whole"
         if not call.pieces:
             return result, self._why_eager()
@@ -145,7 +146,7 @@ class DynamoFunction:
             check: compare each graph with eager, for the values that it has now.
         """
         call = Ran(again=check)
-        with self._recorded(call), aot.random_state():
+        with self._recorded(call), random_state():
             self._call(*args, **kwargs)
         error = next((piece.error for piece in call.pieces if piece.error is not None), None)
         reasons = [piece.ends_because for piece in call.pieces if piece.ends_because]
@@ -164,26 +165,26 @@ class DynamoFunction:
     @contextmanager
     def _recorded(self, call: Ran) -> Iterator[None]:
         """Note what a call runs, and what Dynamo, if it compiles, does not capture of it."""
-        before = aot.graph_breaks()
+        before = graph_breaks()
         token = ran.set(call)
         try:
             yield
         finally:
             ran.reset(token)
-            after = aot.graph_breaks()
+            after = graph_breaks()
             if after != before:
                 new = (reason for reason, count in after.items() if count > before.get(reason, 0))
-                self._breaks.update(dict.fromkeys(map(aot.in_short, new)))
+                self._breaks.update(dict.fromkeys(map(in_short, new)))
 
     def _why_eager(self) -> str:
         if self._limited == "whole":
-            return LIMIT.format(aot.MOST_DYNAMO_VARIANTS)
+            return LIMIT.format(MOST_DYNAMO_VARIANTS)
         reasons = "; ".join([*self._compiler.too_large, *self._breaks])
         return f"{NOTHING_TO_COMPILE} ({reasons})" if reasons else NOTHING_TO_COMPILE
 
 
 def _parts_in_eager(call: Ran, limited: bool) -> list[str]:
     """Why parts of a call ran eagerly, or all of it."""
-    parts = [f"in a part, {LIMIT.format(aot.MOST_DYNAMO_VARIANTS)}"] if limited else []
+    parts = [f"in a part, {LIMIT.format(MOST_DYNAMO_VARIANTS)}"] if limited else []
     where = "" if len(call.eager) == len(call.pieces) else "in a part, "
     return parts + [where + reason for reason in dict.fromkeys(call.eager)]

@@ -11,7 +11,16 @@ from typing import Any
 from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter
 
-from aotkit import aot
+from aotkit.capture.captured_graph import (
+    assigned_data,
+    attributes_as_inputs,
+    captured_names,
+    end_graph_of_foreign,
+    fixed_scalars,
+    graph_to_trace,
+    strides_of_captured,
+    uncompiled_graph,
+)
 from aotkit.checking import Budget, CheckReport, Plan, Run, Storages, at_once, checker, run_on_copies
 from aotkit.errors import (
     HIDDEN_OVERLAP,
@@ -21,9 +30,14 @@ from aotkit.errors import (
     warn_of_fallback,
 )
 from aotkit.graphs import Graphs
-from aotkit.random import Draws, SeedNeeded, new_seed
+from aotkit.random import Draws, SeedNeeded, SharedRandom, new_seed, random_state
 from aotkit.recipe import Recipe
+from aotkit.runtime import COMPILE_LOCK, Apart, collecting_later, hidden_overlap, mutation_pattern, way_in
 from aotkit.stages import Pipeline, Product
+from aotkit.torch_private.aotautograd import compile_captured, trace
+from aotkit.torch_private.aotautograd_metadata import Compiled
+from aotkit.torch_private.dynamo import ends_graph, graph_break_of, is_dynamos_own
+from aotkit.torch_private.fake_tensors import as_traced
 
 
 @dataclass
@@ -62,15 +76,15 @@ class CapturedCompiler:
         self.__name__ = f"aotkit_{recipe.backend_name}_{recipe.partition_name}"
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
-        gm, attributes = aot.attributes_as_inputs(gm)
+        gm, attributes = attributes_as_inputs(gm)
         piece = CapturedGraph(gm, attributes, self._recipe, self.fall_back)
         try:
-            aot.end_graph_of_foreign(gm, example_inputs)
-            piece.compile(gm, [*example_inputs, *aot.as_traced(attributes, example_inputs)])
+            end_graph_of_foreign(gm, example_inputs)
+            piece.compile(gm, [*example_inputs, *as_traced(attributes, example_inputs)])
         except AotkitError as e:
             piece.fail(e)
         except Exception as e:
-            if aot.ends_graph(e):
+            if ends_graph(e):
                 self.too_large[f"a graph of it cannot be traced: {type(e).__name__}: {e}"] = None
             raise
         else:
@@ -109,11 +123,11 @@ class CapturedGraph:
         recipe: Recipe,
         fall_back: Callable[[AotkitError], None],
     ) -> None:
-        self._gm = aot.uncompiled_graph(gm)
+        self._gm = uncompiled_graph(gm)
         # The inputs to which it gives other storages, as the function does, and their strides, unless these are open.
         self._assigned: Mapping[int, tuple[int, ...] | None] = {}
         self._attributes = attributes
-        self._fixed = aot.fixed_scalars(gm)  # which the check leaves as they are
+        self._fixed = fixed_scalars(gm)  # which the check leaves as they are
         self._recipe = recipe
         self._fall_back = fall_back
         self._run: Callable[..., Sequence[Any]] = self._gm
@@ -121,9 +135,9 @@ class CapturedGraph:
         self._eager: str | None = None  # why it runs uncompiled for good, though nothing failed
         self._mutated: Sequence[int] = ()
         self._shared: Hashable = None  # how mutated inputs share memory; known from the first run
-        self._are_apart = aot.Apart()
+        self._are_apart = Apart()
         self._seconds = 0.0  # that compiling took: what takes long as a whole does so in parts
-        self.ends_because = aot.graph_break_of(gm)
+        self.ends_because = graph_break_of(gm)
         self.graphs: Graphs | None = None
         self.products: Mapping[str, Product] = {}
         self.is_unchecked = False
@@ -164,12 +178,12 @@ class CapturedGraph:
         if any(inputs[i].stride() != strides for i, strides in self._assigned.items() if strides is not None):
             return "it has assigned data with other strides than when TorchDynamo captured it"
         apart = self._are_apart(inputs)
-        shared = () if apart else aot.mutation_pattern(inputs, self._mutated)
+        shared = () if apart else mutation_pattern(inputs, self._mutated)
         if self._shared is None:
             self._shared = shared
         if shared != self._shared:
             return "it mutates inputs that share memory in another way than when TorchDynamo captured it"
-        return HIDDEN_OVERLAP if not apart and aot.hidden_overlap(inputs) else None
+        return HIDDEN_OVERLAP if not apart and hidden_overlap(inputs) else None
 
     def fail(self, error: AotkitError) -> None:
         """Run eagerly from now on; raises the error, now and in later calls, if the user does not want that."""
@@ -179,7 +193,7 @@ class CapturedGraph:
     def compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> None:
         """Compile it, with a seed as one more input if it draws shared random numbers."""
         start = time.monotonic()
-        strides = {i: example_inputs[i].stride() for i in aot.assigned_data(gm)}
+        strides = {i: example_inputs[i].stride() for i in assigned_data(gm)}
         self._assigned = {i: s if all(type(n) is int for n in s) else None for i, s in strides.items()}
         try:
             pipeline, compiled = self._compiled(gm, example_inputs)
@@ -188,21 +202,21 @@ class CapturedGraph:
             pipeline, compiled = self._compiled(gm, example_inputs)
         assert pipeline.graphs is not None
         self.graphs, self.products = pipeline.graphs, pipeline.products
-        self.graphs.input_names = (*aot.captured_names(gm), "seed")[: len(example_inputs) + self._seeded]
+        self.graphs.input_names = (*captured_names(gm), "seed")[: len(example_inputs) + self._seeded]
         self._run = self._way_in(pipeline, compiled, len(example_inputs) + self._seeded)
         self._mutated = compiled.mutated
         self._seconds = time.monotonic() - start
 
-    def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Pipeline, aot.Compiled]:
+    def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Pipeline, Compiled]:
         pipeline = self._recipe.pipeline()
-        pipeline.strides = aot.strides_of_captured(gm)
+        pipeline.strides = strides_of_captured(gm)
         pipeline.assigns_data = bool(self._assigned)
         pipeline.lasting = [*(isinstance(x, nn.Parameter) for x in example_inputs), True]  # the last is the seed
         inputs = list(example_inputs)
-        gm = aot.graph_to_trace(gm, shared=self._recipe.random == "shared", seeded=self._seeded)
-        with aot.COMPILE_LOCK, aot.random_state(), self._explained():
+        gm = graph_to_trace(gm, shared=self._recipe.random == "shared", seeded=self._seeded)
+        with COMPILE_LOCK, random_state(), self._explained(), collecting_later():
             inputs += self._seed()
-            return pipeline, aot.compile_captured(gm, inputs, **pipeline.keywords())
+            return pipeline, compile_captured(gm, inputs, **pipeline.keywords())
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -212,15 +226,15 @@ class CapturedGraph:
         except (AotkitError, SeedNeeded):
             raise
         except Exception as e:
-            if aot.is_dynamos_own(e):  # as by which it starts again
+            if is_dynamos_own(e):  # as by which it starts again
                 raise
             raise TraceError(
                 f"a graph that TorchDynamo captured of {self._recipe.name!r} cannot be traced: {type(e).__name__}: "
                 f"{e}. Keep it out by torch.compiler.disable, or use on_error='eager' to run it uncompiled."
             ) from e
 
-    def _way_in(self, pipeline: Pipeline, compiled: aot.Compiled, count: int) -> Callable[..., Sequence[Any]]:
-        way = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, count, self._recipe.name)
+    def _way_in(self, pipeline: Pipeline, compiled: Compiled, count: int) -> Callable[..., Sequence[Any]]:
+        way = way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, count, self._recipe.name)
 
         def run(*inputs: Any) -> Sequence[Any]:
             return way.call([*inputs, *self._seed()])
@@ -235,7 +249,7 @@ class CapturedGraph:
         """What eager code runs under to draw the compiled graph's numbers, from a new seed if none is given."""
         if self._recipe.random != "shared":
             return nullcontext()
-        return aot.SharedRandom(Draws(*seed or self._seed() or (None,)))
+        return SharedRandom(Draws(*seed or self._seed() or (None,)))
 
     def _compare(self, inputs: Sequence[Any], input_names: Sequence[str]) -> CheckReport:
         recipe = self._recipe
@@ -282,8 +296,8 @@ class CapturedGraph:
             with self._randomness(*seeds), run(values) as outputs:
                 return outputs
 
-        with aot.COMPILE_LOCK, aot.random_state():
+        with COMPILE_LOCK, random_state(), collecting_later():
             inputs = [*tensors, *self._seed()]
             compilers = recipe.pipeline().keywords()
-            compiled = aot.trace(flat, inputs, [True] * len(inputs), dynamic=False, **compilers)
+            compiled = trace(flat, inputs, [True] * len(inputs), dynamic=False, **compilers)
         return at_once(lambda copies: list(compiled.call(*copies, *self._seed())))

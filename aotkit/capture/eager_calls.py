@@ -3,9 +3,9 @@
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
-from aotkit import aot
 from aotkit.capture.arguments import Arguments
 from aotkit.errors import EagerOnly
+from aotkit.torch_private.tensors import tensor_kind
 
 # Kinds of calls to remember; a function that is called with ever new constants must not fill the memory.
 MOST_KINDS = 1000
@@ -49,4 +49,4 @@ class EagerVerdicts:
 
 
 def _kind(arguments: Arguments) -> Hashable:
-    return arguments.key, tuple(map(type, arguments.objects)), tuple(map(aot.tensor_kind, arguments.tensors))
+    return arguments.key, tuple(map(type, arguments.objects)), tuple(map(tensor_kind, arguments.tensors))

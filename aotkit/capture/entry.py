@@ -11,17 +11,31 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from aotkit import aot
-from aotkit.aot import pytree
 from aotkit.capture.arguments import is_size
 from aotkit.capture.constants import is_constant
 from aotkit.capture.signature import Signature, outcome_in_eager
+from aotkit.capture.watching import TensorReads, beyond_values, no_other_randomness
 from aotkit.checking import Budget, CheckReport, Outcome, at_once, checker, resized, unmoved
 from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, MismatchError, TraceError
 from aotkit.inspection import recording_source, user_line
-from aotkit.random import SeedNeeded, new_seed
+from aotkit.passes import generators_of, has_torch_operators, strides_of
+from aotkit.random import SeedNeeded, new_seed, random_state
 from aotkit.recipe import Recipe
 from aotkit.registry import get_backend, get_partitioner
+from aotkit.runtime import (
+    Apart,
+    collecting_later,
+    hidden_overlap,
+    memory_pattern,
+    refuse_leaf_mutation,
+    way_in,
+    with_seed,
+)
+from aotkit.torch_private.aotautograd import trace
+from aotkit.torch_private.aotautograd_metadata import Compiled, why_eager_outputs
+from aotkit.torch_private.dispatch import pytree, pytree_children
+from aotkit.torch_private.fake_tensors import is_data_dependent, is_foreign_tensor, is_traced
+from aotkit.torch_private.tensors import tensor_guard
 
 if TYPE_CHECKING:
     from aotkit.launches import Kernels
@@ -45,36 +59,42 @@ class Entry:
         start = time.monotonic()
         outputs = _Outputs()
         pipeline = recipe.pipeline()
-        reads = aot.TensorReads()
+        reads = TensorReads()
         owner = getattr(recipe.fn, "__self__", None)
         module = owner if isinstance(owner, nn.Module) else None
 
         def flat(*tensors: Any) -> list[Any]:
             tensors, seeds = tensors[: len(signature.tensors)], tensors[len(signature.tensors) :]
-            with recording_source(module), reads, aot.no_other_randomness(recipe.name), signature.randomness(*seeds):
+            with (
+                recording_source(module),
+                reads,
+                no_other_randomness(recipe.name),
+                signature.randomness(*seeds),
+            ):
                 reads.inputs = {id(t) for t in tensors}
                 returned = signature.run("traced", tensors)
             computed = outputs.flatten(returned, tensors)
             # The first time, nothing is decomposed yet.
-            pipeline.strides = pipeline.strides or aot.strides_of(computed)
+            pipeline.strides = pipeline.strides or strides_of(computed)
             return computed
 
         as_before = torch.set_grad_enabled(torch.is_grad_enabled())  # the function may leave another mode
-        with _explained(recipe, signature, ran_in_eager), aot.random_state(), as_before:
+        with _explained(recipe, signature, ran_in_eager), random_state(), as_before:
             inputs = [*signature.tensors, *([new_seed()] if signature.seeded else ())]
             static = [*signature.static, True][: len(inputs)]
             pipeline.lasting = [*(isinstance(t, nn.Parameter) for t in signature.tensors), True]
             pipeline.guarded = True  # by `accepts`
-            compiled = aot.trace(flat, inputs, static, dynamic=recipe.dynamic, **pipeline.keywords())
-        if (reason := aot.why_eager_outputs(compiled.metadata)) is not None:
+            with collecting_later():
+                compiled = trace(flat, inputs, static, dynamic=recipe.dynamic, **pipeline.keywords())
+        if (reason := why_eager_outputs(compiled.metadata)) is not None:
             raise EagerOnly(reason)
-        if compiled.mutated and aot.hidden_overlap(signature.tensors):
+        if compiled.mutated and hidden_overlap(signature.tensors):
             raise EagerOnly(HIDDEN_OVERLAP)
         if ran_in_eager:
             _refuse_leaf_mutation(recipe, [signature.tensors[i] for i in compiled.leaf_mutated])
         assert pipeline.graphs is not None  # AOTAutograd always compiles a forward graph
         self.graphs, self.products = pipeline.graphs, pipeline.products
-        if foreign := aot.generators_of(self.graphs.forward, signature.generators):
+        if foreign := generators_of(self.graphs.forward, signature.generators):
             raise TraceError(
                 f"{recipe.name!r} draws from {len(foreign)} random generators that it makes itself; a graph would go "
                 "on with the same one. Make them outside, or draw from torch's own."
@@ -84,10 +104,10 @@ class Entry:
         is_open = [recipe.dynamic and not static for static in signature.static]
         self.accepts = _validity(signature.tensors, is_open, compiled, reads.offsets, inputs[len(is_open) :])
         self._layouts = compiled.layouts
-        self.way_in = aot.way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, len(inputs), recipe.name)
+        self.way_in = way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, len(inputs), recipe.name)
         self._seeded = signature.seeded
         call = _refusing(self.way_in.call, compiled.leaf_mutated) if compiled.leaf_mutated else self.way_in.call
-        self.run_graphs = aot.with_seed(call) if signature.seeded else call
+        self.run_graphs = with_seed(call) if signature.seeded else call
         self.rebuild = outputs.rebuilder()
         self.seconds = time.monotonic() - start
 
@@ -99,7 +119,7 @@ class Entry:
         """What the graphs launch, timed on copies of these inputs."""
         from aotkit.launches import kernels_of
 
-        with aot.random_state():
+        with random_state():
             inputs = [*tensors, *([new_seed()] if self._seeded else ())]
         return kernels_of(self.graphs, self.products, inputs)
 
@@ -145,7 +165,7 @@ class Entry:
             signature.plan(),
             resized=[] if other is None else [other],
             # Operators of the user's own, and what processes do together, need not work in two threads at a time.
-            threads=all(aot.has_torch_operators(gm) for gm in (self.graphs.forward, self.graphs.backward) if gm),
+            threads=all(has_torch_operators(gm) for gm in (self.graphs.forward, self.graphs.backward) if gm),
             limit=limit,
         )
 
@@ -155,7 +175,7 @@ def _refusing(call: Callable[[list[Tensor]], Sequence[Any]], mutated: Sequence[i
 
     def refusing(tensors: list[Tensor]) -> Sequence[Any]:
         if torch.is_grad_enabled():
-            aot.refuse_leaf_mutation([tensors[i] for i in mutated])
+            refuse_leaf_mutation([tensors[i] for i in mutated])
         return call(tensors)
 
     return refusing
@@ -180,7 +200,7 @@ class Failure:
 
     def __init__(self, error: AotkitError, signature: Signature) -> None:
         self.error = error
-        self.accepts = aot.tensor_guard(signature.tensors)
+        self.accepts = tensor_guard(signature.tensors)
 
 
 def new_entry(recipe: Recipe, signature: Signature, want: Outcome | None) -> Entry:
@@ -223,7 +243,7 @@ def _is_traced_well(recipe: Recipe, signature: Signature) -> bool:
 def _validity(
     tensors: Sequence[Tensor],
     is_open: Sequence[bool],
-    compiled: aot.Compiled,
+    compiled: Compiled,
     offsets: bool,
     seed: Sequence[Tensor],
 ) -> Callable[..., bool]:
@@ -234,18 +254,18 @@ def _validity(
         offsets: whether it matters where in its storage each begins.
         seed: what else was traced.
     """
-    check = aot.tensor_guard(tensors, is_open)
+    check = tensor_guard(tensors, is_open)
     guard = compiled.guard
-    shared = aot.memory_pattern(tensors, offsets)
+    shared = memory_pattern(tensors, offsets)
     if not shared and not compiled.mutated:
         return check if guard is None else lambda *others: check(*others) and guard((*others, *seed))
-    are_apart = aot.Apart()
+    are_apart = Apart()
     mutates = bool(compiled.mutated)
 
     def share_alike(*others: Tensor) -> bool:
         if not shared and not offsets and are_apart(others):
             return True
-        return aot.memory_pattern(others, offsets) == shared and not (mutates and aot.hidden_overlap(others))
+        return memory_pattern(others, offsets) == shared and not (mutates and hidden_overlap(others))
 
     return lambda *others: check(*others) and share_alike(*others) and (guard is None or guard((*others, *seed)))
 
@@ -262,8 +282,8 @@ class _Outputs:
         computed = []
         self._leaves = []
         for leaf in leaves:
-            if aot.is_traced(leaf):
-                if isinstance(leaf, Tensor) and (what := aot.beyond_values(leaf, inputs)):
+            if is_traced(leaf):
+                if isinstance(leaf, Tensor) and (what := beyond_values(leaf, inputs)):
                     raise TraceError(
                         f"the function returns a tensor of shape {list(leaf.shape)} to which it has given {what}; a "
                         "compiled graph would not. Use capture='dynamo'."
@@ -296,7 +316,7 @@ class _Outputs:
             return operator.itemgetter(0)
         if (
             spec.type is tuple
-            and all(child.is_leaf() for child in aot.pytree_children(spec))
+            and all(child.is_leaf() for child in pytree_children(spec))
             and set(leaves) == {_COMPUTED}
         ):
             return tuple
@@ -323,12 +343,12 @@ def _explained(recipe: Recipe, signature: Signature, ran_in_eager: bool) -> Iter
             outcome_in_eager(signature)  # if this raises, tracing is not to blame
         where = user_line(e.__traceback__)
         at = f" at {where}" if where else ""
-        if aot.is_data_dependent(e):
+        if is_data_dependent(e):
             raise TraceError(
                 f"{recipe.name!r} needs the value of a tensor{at}: its control flow or its shapes depend on data, "
                 "which one graph cannot hold. Use capture='dynamo', which splits the function there."
             ) from e
-        if aot.is_foreign_tensor(e):
+        if is_foreign_tensor(e):
             raise TraceError(
                 f"{recipe.name!r} uses a tensor{at} that is neither an argument nor found in its closure, globals or "
                 "attributes. Pass it as an argument."

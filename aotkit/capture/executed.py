@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from aotkit import aot
 from aotkit.capture.arguments import Arguments
 from aotkit.capture.substitution import substituted
 from aotkit.capture.walk import Walk
+from aotkit.capture.watching import Fakes
 from aotkit.errors import EagerOnly
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ def _executed_by(fn: Callable[..., Any], arguments: Arguments, find: Callable[[F
     followed: Followed = frozenset()
     refusal: list[EagerOnly] = []
     walk = find(followed, frozenset())
-    fakes = aot.Fakes()
+    fakes = Fakes()
 
     with suppress(Exception), ExitStack() as undo, fakes.running():
 

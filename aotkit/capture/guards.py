@@ -11,11 +11,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from aotkit import aot
-from aotkit.aot import pytree
 from aotkit.capture.arguments import is_size, structure_of
 from aotkit.capture.constants import constant_set, is_constant, same_constant, same_constants
 from aotkit.errors import EagerOnly
+from aotkit.torch_private import native
+from aotkit.torch_private.dispatch import pytree
+from aotkit.torch_private.switches import REASONS_FOR_EAGER, SURROUNDINGS, SWITCHES, environment
 
 Guard = Callable[[tuple[Any, ...], Mapping[str, Any]], list[Tensor] | None]
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -102,7 +103,7 @@ class GuardSource:
 
     def require_no_attributes(self, variables: Sequence[str]) -> None:
         """Compare the Python attributes of tensors that had none."""
-        if variables and (library := aot.native.library()) is not None:
+        if variables and (library := native.library()) is not None:
             self.require(f"{self.bind(library.have_no_attributes)}({', '.join(variables)})")
         elif variables:
             self.require(f"not any(map(vars, ({', '.join(variables)},)))")
@@ -116,7 +117,7 @@ class GuardSource:
         state = vars(module)
         expected = {key: _expected(key, value) for key, value in state.items()}
         members = [(group, key) for group, keys in expected.items() if isinstance(keys, tuple) for key in keys]
-        if (library := aot.native.library()) is not None:
+        if (library := native.library()) is not None:
             guard = library.ModuleGuard(type(module), module.training, tuple(expected), tuple(expected.values()))
             return dict(zip(members, self._members(variable, guard, len(members)), strict=True))
         self.require_type(variable, module)
@@ -144,10 +145,10 @@ class GuardSource:
 
     def require_environment(self) -> None:
         """Compare the switches and modes that surround a call."""
-        self._globals.update(aot.SURROUNDINGS)
-        for switch, value in zip(aot.SWITCHES, aot.environment(), strict=True):
+        self._globals.update(SURROUNDINGS)
+        for switch, value in zip(SWITCHES, environment(), strict=True):
             self.require_constant(f"({switch})", value)
-        self.require_false(list(aot.REASONS_FOR_EAGER))
+        self.require_false(list(REASONS_FOR_EAGER))
 
     def compile(self, found: Sequence[str]) -> Guard:
         """The function; it returns the objects that the variables `found` stand for."""

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from aotkit.aot import pytree
 from aotkit.capture.arguments import Arguments, is_size
 from aotkit.capture.constants import is_constant
 from aotkit.errors import EagerOnly
+from aotkit.torch_private.dispatch import pytree
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from aotkit import aot
-from aotkit.aot import pytree
 from aotkit.capture.arguments import Arguments
 from aotkit.capture.executed import watching
 from aotkit.capture.places import in_copied_context
@@ -17,8 +15,9 @@ from aotkit.capture.substitution import substituted
 from aotkit.capture.walk import Walk
 from aotkit.checking import Plan, Storages, run_on_copies
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, is_out_of_memory
-from aotkit.random import Draws, SeedNeeded, new_seed
+from aotkit.random import Draws, SeedNeeded, SharedRandom, new_seed
 from aotkit.recipe import Recipe
+from aotkit.torch_private.dispatch import pytree
 
 _ABSENT = object()
 USED_UP = "backward through the graph a second time"  # in the error of a function that has run the backward pass itself
@@ -103,7 +102,7 @@ class Signature:
             return nullcontext()
         if seed is None and self.seeded:
             seed = new_seed()
-        return aot.SharedRandom(Draws(seed))
+        return SharedRandom(Draws(seed))
 
     def _stand_ins(self, tensors: Sequence[Any]) -> list[Any]:
         """The tensors to run with: one for each input that is one tensor, parameters where parameters are."""

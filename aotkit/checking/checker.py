@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.aot import pytree
 from aotkit.checking.budget import Budget
 from aotkit.checking.comparison import CheckReport, Comparison, compare_values
 from aotkit.checking.judgement import Judgement, doubted, judge
 from aotkit.checking.runs import Outcome, Plan, Run, run_on_copies
 from aotkit.checking.second_run import SecondRun, run_again
 from aotkit.errors import MismatchError, UndecidedWarning, is_out_of_memory, warn_user
+from aotkit.torch_private.dispatch import pytree
 
 QUITE_ELSE = 100  # times what rounding may be
 # What a check may take once the function is compiled: so many runs of eager, and so many seconds more.

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.aot import pytree
 from aotkit.checking.budget import Budget
 from aotkit.checking.in_pieces import magnitude, pieces
 from aotkit.checking.rounding import allowed_difference
 from aotkit.checking.runs import Outcome, same_random
+from aotkit.torch_private.dispatch import pytree
 
 AGAIN = ", second backward pass"
 MOST_LINES = 20  # of a report as text: what is wrong first, then what is undecided

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.aot import negated
+from aotkit.torch_private.tensors import negated
 
 # Of a larger storage, such as a data set of which the input is a slice, only the slice is copied.
 MOST_SPARE_BYTES = 64 << 20

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from aotkit.aot import pytree
 from aotkit.checking.budget import Budget
 from aotkit.checking.comparison import AGAIN, Comparison, compare, compare_elements
 from aotkit.checking.in_pieces import magnitude
@@ -24,6 +23,7 @@ from aotkit.checking.rounding import (
     without_overflow,
 )
 from aotkit.checking.runs import Outcome, Plan, Run
+from aotkit.torch_private.dispatch import pytree
 
 # Of its size, how far off a value is that is wrong for certain though there was no time for all runs: a relu that has
 # switched in none of a few runs may yet have done so by rounding.

@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.aot.randomness import SameDraws
-from aotkit.aot.stochastic import Exactness, ResultTypes, StochasticArithmetic
-from aotkit.aot.unwritten import Filled
-from aotkit.aot.widened import Widened
 from aotkit.checking.budget import Budget
 from aotkit.checking.in_pieces import same_values
 from aotkit.checking.rounding import Spread, are_close, distance, in_float64, is_floating, nudge, size_of
 from aotkit.checking.runs import Outcome, Plan, Run, run_on_copies, same_random
+from aotkit.checking.stochastic import Exactness, ResultTypes, StochasticArithmetic
+from aotkit.checking.unwritten import Filled
+from aotkit.checking.widened import SameDraws, Widened
 from aotkit.errors import is_out_of_memory
 
 # How often rounded values are moved to see how sensitive a result is, and how often eager runs where its runs differ.

@@ -9,18 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.aot import (
-    environment,
-    pytree,
-    random_state,
-    random_states,
-    without_compiled_autograd,
-    without_saved_tensor_hooks,
-)
-from aotkit.aot.environment import SWITCHED
 from aotkit.checking.copies import Change, copy_inputs
 from aotkit.checking.in_pieces import checksum
 from aotkit.errors import TraceError
+from aotkit.random import random_state, random_states
+from aotkit.torch_private.autograd import without_compiled_autograd, without_saved_tensor_hooks
+from aotkit.torch_private.dispatch import pytree
+from aotkit.torch_private.switches import SWITCHED, environment
 
 COTANGENT_SEED = 0x5EED
 OTHER_COTANGENTS = 1 << 16  # more than a function has outputs

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.aot import COMPILE_LOCK, pytree, random_state
-from aotkit.aot.environment import environment
 from aotkit.checking.copies import copy_inputs
 from aotkit.checking.in_pieces import are_finite, checksum
 from aotkit.checking.other_values import SEED, far_values, near_values
 from aotkit.checking.runs import Outcome, Plan, Run, run_on_copies, unmoved, without_graph
+from aotkit.random import random_state
+from aotkit.runtime import COMPILE_LOCK
+from aotkit.torch_private.dispatch import pytree
+from aotkit.torch_private.switches import environment
 
 CHANGES = (far_values, near_values)
 # Seconds to wait for a thread, which may itself be waiting for something that this one holds.

@@ -5,8 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
-from aotkit import aot
 from aotkit.errors import EagerOnly, TraceError
+from aotkit.torch_private.fake_tensors import is_traced
+from aotkit.torch_private.tensors import has_storage
 
 
 class Storages:
@@ -19,7 +20,7 @@ class Storages:
 
     def __init__(self, tensors: Sequence[Tensor], names: Sequence[str], replaced: Collection[str] = ()) -> None:
         pairs = [(t, name) for t, name in zip(tensors, names, strict=True) if name not in replaced]
-        self._before = [(t, name, _storage(t), t.shape) for t, name in pairs if aot.has_storage(t)]
+        self._before = [(t, name, _storage(t), t.shape) for t, name in pairs if has_storage(t)]
 
     def verify(self) -> None:
         """See whether each tensor still has its storage, and that its size.
@@ -31,7 +32,7 @@ class Storages:
         for tensor, name, (storage, size), shape in self._before:
             now, size_now = _storage(tensor)
             # What stands for a tensor while it is traced has no storage of its own.
-            if not aot.is_traced(tensor):
+            if not is_traced(tensor):
                 if now == storage and size_now != size and tensor.shape == shape:
                     raise EagerOnly(f"it resizes the storage of {name!r}", final=True)
                 if now != storage:

@@ -168,7 +168,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _folders() -> Iterator[Finding]:
-    from aotkit.aot.cache_folders import cache_folders
+    from aotkit.cli.cache_folders import cache_folders
 
     try:
         folders = cache_folders()
@@ -182,7 +182,7 @@ def _folders() -> Iterator[Finding]:
 
 
 def _kernel_changes() -> Iterator[Finding]:
-    from aotkit.aot.kernel_changes import CHANGES, switched_off
+    from aotkit.torch_private.kernel_changes import CHANGES, switched_off
 
     off = switched_off()
     for reason in dict.fromkeys(off.values()):

@@ -14,7 +14,6 @@ from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar
 
 import torch
 
-from aotkit import aot
 from aotkit.capture import DirectFunction, DynamoFunction, Entry, Failure
 from aotkit.checking import CheckReport, raise_if_different
 from aotkit.compiled.explanation import Explanation
@@ -24,6 +23,8 @@ from aotkit.graphs import Graphs
 from aotkit.interfaces import Partitioner
 from aotkit.recipe import Randomness, recipe_of
 from aotkit.registry import BackendSpec
+from aotkit.runtime import COMPILE_LOCK
+from aotkit.torch_private.switches import why_eager
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -227,9 +228,9 @@ class CompiledFunction(Generic[P, R]):
     def _choose(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Entry | Failure | DynamoFunction, list[Any]]:
-        if aot.COMPILE_LOCK.is_held_here():  # Dynamo's own lock could be waited for by who waits for this one
+        if COMPILE_LOCK.is_held_here():  # Dynamo's own lock could be waited for by who waits for this one
             raise EagerOnly("it is a part of something that is being compiled as a whole", final=True)
-        if (reason := aot.why_eager()) is not None:
+        if (reason := why_eager()) is not None:
             raise EagerOnly(reason, final=True)
         if self._dynamo is not None:
             return self._direct.find(args, kwargs) or (self._dynamo, [])
@@ -275,7 +276,7 @@ class CompiledFunction(Generic[P, R]):
         return result
 
     def _call_eagerly(self, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if aot.COMPILE_LOCK.is_held_here():  # a part of something that is compiled as a whole
+        if COMPILE_LOCK.is_held_here():  # a part of something that is compiled as a whole
             return self.__wrapped__(*args, **kwargs)
         if self._options["strict"]:
             self._raise_eager(reason)

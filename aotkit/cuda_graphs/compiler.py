@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.aot import IS_NEW_STORAGE, copy_graph, if_on_cpu, part_of_graph, scalars_on
 from aotkit.cuda_graphs.replay import Replayed, pays
 from aotkit.inspection.costs import tensors_of
 from aotkit.inspection.nodes import is_symbolic
 from aotkit.interfaces import Backend, GraphCompiler, Kernel
 from aotkit.launches import explained, launches_of
+from aotkit.passes import IS_NEW_STORAGE, copy_graph
+from aotkit.runtime import if_on_cpu
 from aotkit.stages import Product, boxed_call, results_of
+from aotkit.torch_private.aotautograd import part_of_graph
 
 _log = logging.getLogger("aotkit")
 # Operators with these tags wait for the device, or draw numbers that a replay would have to draw anew.
@@ -162,3 +164,20 @@ def passed_on(gm: GraphModule) -> dict[int, int]:
     """The results that are inputs: number of the result -> number of the input."""
     number = {node: i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
     return {i: number[result] for i, result in enumerate(results_of(gm)) if result in number}
+
+
+def scalars_on(device: torch.device, gm: GraphModule, inputs: Sequence[Tensor]) -> tuple[GraphModule, list[Tensor]]:
+    """A copy of a graph that takes its 0-dimensional inputs on a device, and what stands for all of its inputs then.
+
+    The graph itself stays as it is: what is noted of its inputs is also that of the backward graph, which may share it.
+    """
+    from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+
+    copy, fakes = copy_graph(gm), list(inputs)
+    if moving := [i for i, x in enumerate(inputs) if x.dim() == 0 and x.device != device]:
+        fake_mode: Any = inputs[0].fake_mode  # type: ignore[attr-defined]
+        with fake_mode:
+            for i in moving:
+                fakes[i] = torch.empty_strided((), (), dtype=inputs[i].dtype, device=device)
+        FakeTensorProp(copy, fake_mode).propagate_dont_convert_inputs(*fakes)
+    return copy, fakes

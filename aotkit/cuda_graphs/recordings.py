@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.aot import storage_users, tensor_guard
-from aotkit.stages import Boxed
+from aotkit.interfaces import Boxed
+from aotkit.torch_private.tensors import storage_users, tensor_guard
 
 
 class Capture:

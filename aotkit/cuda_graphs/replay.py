@@ -13,10 +13,9 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from aotkit.aot import current_stream
 from aotkit.cuda_graphs.recordings import Pool, Recording
-from aotkit.interfaces import Explained, Kernel
-from aotkit.stages import Boxed
+from aotkit.interfaces import Boxed, Explained, Kernel
+from aotkit.torch_private.autograd import current_stream
 
 _log = logging.getLogger("aotkit")
 MOST_RECORDINGS = 4  # of one graph; what finds none free then runs as usual

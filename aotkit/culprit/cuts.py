@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit import aot
 from aotkit.checking import Budget, CheckReport, Plan, at_once, checker, run_on_copies
 from aotkit.culprit.joint_pieces import joint_piece
 from aotkit.culprit.reference import Reference
@@ -16,6 +15,10 @@ from aotkit.culprit.subgraphs import Step, live_values, nodes_of
 from aotkit.culprit.trials import values_of
 from aotkit.inspection.nodes import output_nodes
 from aotkit.interfaces import Partitioner
+from aotkit.joint import partition_alone, tangents_of
+from aotkit.passes import copy_graph, generators_of
+from aotkit.random import random_state, set_random_states
+from aotkit.torch_private.switches import without_autocast
 
 # A partition costs a few runs of a small graph.
 MOST_PARTITIONS = 80
@@ -96,8 +99,8 @@ class Cuts:
     def _report(
         self, joint: GraphModule, inputs: Sequence[Tensor], partition: Partitioner, num_fwd_outputs: int
     ) -> CheckReport:
-        with aot.random_state():
-            aot.set_random_states(self._random)
+        with random_state():
+            set_random_states(self._random)
             return replay_partition(joint, inputs, partition, num_fwd_outputs, self._budget)
 
 
@@ -117,16 +120,16 @@ def replay_partition(
         num_fwd_outputs: how many of the graph's outputs are the function's; the others are gradients.
         limit: time of which the check takes its own.
     """
-    num_primals = len(inputs) - len(aot.tangents_of(joint))
+    num_primals = len(inputs) - len(tangents_of(joint))
 
     def whole(tensors: list[Tensor]) -> list[Any]:
         return _apart(Reference(joint, inputs).run(*tensors))
 
-    with torch.no_grad(), aot.without_autocast():
-        plan = Plan(aot.generators_of(joint))
+    with torch.no_grad(), without_autocast():
+        plan = Plan(generators_of(joint))
         want = run_on_copies(at_once(whole), inputs, plan)
-        with aot.random_state():
-            forward, backward = aot.partition_alone(partition, aot.copy_graph(joint), inputs, num_fwd_outputs)
+        with random_state():
+            forward, backward = partition_alone(partition, copy_graph(joint), inputs, num_fwd_outputs)
 
         def cut(tensors: list[Tensor]) -> list[Any]:
             results = Reference(forward, inputs[:num_primals]).run(*tensors[:num_primals])

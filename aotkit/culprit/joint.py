@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit import aot
 from aotkit.checking import Budget, CheckReport, Plan, at_once, checker, run_on_copies
 from aotkit.culprit.cuts import Cuts
 from aotkit.culprit.minimise import smallest_cut
@@ -19,7 +18,10 @@ from aotkit.culprit.script import partitioner_script
 from aotkit.culprit.subgraphs import steps_of
 from aotkit.culprit.tracing import wrong_trace
 from aotkit.inspection.source import source_line
+from aotkit.passes import copy_graph, generators_of
+from aotkit.random import random_state, set_random_states
 from aotkit.recipe import Recipe
+from aotkit.torch_private.switches import without_autocast
 
 
 def wrong_before_compilers(
@@ -75,9 +77,9 @@ class _JointKeeper:
     def __call__(
         self, joint: GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[GraphModule, GraphModule]:
-        from aotkit.aot.partition import default_partition
+        from aotkit.joint import default_partition
 
-        self.joint, self.num_outputs = aot.copy_graph(joint), num_fwd_outputs
+        self.joint, self.num_outputs = copy_graph(joint), num_fwd_outputs
         return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
 
@@ -105,9 +107,9 @@ def _wrong_cut(recipe: Recipe, parts: Mapping[str, Part], keeper: _JointKeeper, 
         second.run(*results[keeper.num_outputs :], *(given[n] for n in tangents))
         return [(first.values | second.values)[n] for n in nodes]
 
-    with aot.random_state(), aot.without_autocast(), torch.no_grad():
-        aot.set_random_states(forward.random)
-        plan = Plan(aot.generators_of(joint))
+    with random_state(), without_autocast(), torch.no_grad():
+        set_random_states(forward.random)
+        plan = Plan(generators_of(joint))
         want = run_on_copies(at_once(whole), inputs, plan)
         report = checker.check(
             "the cut", names, at_once(cut), at_once(whole), inputs, want, plan, layouts=False, limit=budget

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch.fx import GraphModule, Node
 
-from aotkit.aot import are_alike, tangents_of
 from aotkit.culprit.subgraphs import extract, inputs_of
+from aotkit.joint import are_alike, tangents_of
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from typing import Any
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit.aot import copy_graph, random_states
 from aotkit.checking import copy_inputs
 from aotkit.culprit.reference import Reference
 from aotkit.interfaces import Backend, GraphCompiler
+from aotkit.passes import copy_graph
+from aotkit.random import random_states
 
 
 @dataclass

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
-from aotkit.aot import pytree
+from aotkit.torch_private.dispatch import pytree
 
 _WIDE = {
     torch.float16: torch.float64,

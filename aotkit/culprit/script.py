@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit import aot
 from aotkit.checking import CheckReport
 from aotkit.culprit.code import graph_code, literal_code, seeded_code
 from aotkit.culprit.cuts import Cut, replay_partition
 from aotkit.culprit.plugins import PlugIn, compiler_plugin, partitioner_plugin
 from aotkit.culprit.result import Culprit, NotFound
 from aotkit.culprit.trials import Trial, replay
+from aotkit.joint import JOINT_TAGS
+from aotkit.random import random_state
 from aotkit.recipe import Recipe
 
 # Values of more elements are not written into a script.
@@ -119,7 +120,7 @@ def partitioner_script(culprit: Culprit, recipe: Recipe, cut: Cut) -> str | None
     title = f"Partitioner {recipe.partition_name!r} cuts a joint graph wrongly, {where}."
     plugin, options = partitioner_plugin(recipe), {"num_fwd_outputs": cut.num_fwd_outputs}
     reproduction = Reproduction(
-        title + _where(culprit), cut.joint, cut.inputs, aot.JOINT_TAGS, plugin, replay_partition, options
+        title + _where(culprit), cut.joint, cut.inputs, JOINT_TAGS, plugin, replay_partition, options
     )
     return _script(reproduction)
 
@@ -147,7 +148,7 @@ def _script(reproduction: Reproduction) -> str | None:
 def _reproduces(script: str, reproduction: Reproduction) -> bool:
     names: dict[str, Any] = {"__name__": "reproduction"}
     exec(compile(script, "<reproduction>", "exec"), names)
-    with aot.random_state():
+    with random_state():
         torch.manual_seed(0)
         try:
             return not reproduction.run(names["build_graph"](), names["make_inputs"]()).passed

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from aotkit.aot import JOINT_TAGS, graph_module
 from aotkit.inspection.nodes import operator_name
+from aotkit.joint import JOINT_TAGS
+from aotkit.torch_private.fx import graph_module
 
 # Operators whose results have no values yet.
 _UNINITIALISED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit import aot
-from aotkit.aot.computed import Computed
 from aotkit.checking import Plan, at_once, checksum, pieces, run_on_copies
+from aotkit.culprit.computed import Computed
 from aotkit.culprit.reference import Reference
 from aotkit.culprit.result import Culprit
 from aotkit.inspection.nodes import producer
 from aotkit.inspection.source import source_line
+from aotkit.passes import generators_of
+from aotkit.random import random_state, set_random_states
+from aotkit.torch_private.switches import without_autocast
 
 # Numbers of a sketch. Each is a sum of all elements with other weights: rounding changes it as much as it changes an
 # element, and two different tensors agree in all of them by an accident that none of us will see.
@@ -44,9 +46,9 @@ def wrong_trace(
     known = _Known(eager.seen)
     nodes = [n for n in gm.graph.nodes if n.op == "call_function" and isinstance(n.meta.get("val"), Tensor)]
     reference = Reference(gm, inputs, nodes, keep=lambda value: known.has(_sketch(value)))
-    with aot.random_state(), aot.without_autocast(), torch.no_grad():
-        aot.set_random_states(random)
-        plan = Plan(aot.generators_of(gm))
+    with random_state(), without_autocast(), torch.no_grad():
+        set_random_states(random)
+        plan = Plan(generators_of(gm))
         run_on_copies(at_once(lambda tensors: reference.run(*tensors)), inputs, plan)
     # Eager's dropout keeps another mask: what eager has one result of, it has run.
     ran = {producer(n) for n in nodes if reference.values[n]}

@@ -8,13 +8,16 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit import aot
 from aotkit.checking import Budget, CheckReport, Plan, at_once, checker, copy_inputs, run_on_copies
 from aotkit.culprit.parts import Part
 from aotkit.culprit.reference import Reference
 from aotkit.culprit.result import NotFound, ensure_time
 from aotkit.culprit.subgraphs import Step, extract, inputs_of, live_values, nodes_of
 from aotkit.interfaces import GraphCompiler
+from aotkit.passes import copy_graph, generators_of
+from aotkit.random import random_state, set_random_states
+from aotkit.torch_private.aotautograd import compile_alone
+from aotkit.torch_private.switches import without_autocast
 
 # Enough to bisect a million nodes, and for twenty attempts to make the graph smaller.
 MOST_COMPILATIONS = 40
@@ -77,8 +80,8 @@ class Trials:
         if not self.left:
             raise NotFound(f"{MOST_COMPILATIONS} compilations did not suffice to find the first wrong node")
         self.left -= 1
-        with aot.random_state():
-            aot.set_random_states(self.part.random)
+        with random_state():
+            set_random_states(self.part.random)
             try:
                 report = replay(gm, inputs, self._compiler, self.budget)
             except Exception:  # a piece that the compiler cannot take tells nothing
@@ -97,9 +100,9 @@ def values_of(
         random: the states of the random generators.
     """
     reference = Reference(gm, inputs, nodes)
-    with aot.random_state(), aot.without_autocast(), torch.no_grad():
-        aot.set_random_states(random)
-        plan = Plan(aot.generators_of(gm))
+    with random_state(), without_autocast(), torch.no_grad():
+        set_random_states(random)
+        plan = Plan(generators_of(gm))
         run_on_copies(at_once(lambda tensors: reference.run(*tensors)), inputs, plan)
         return [copy_inputs([reference.values[n]])[1][0] for n in nodes]
 
@@ -120,10 +123,10 @@ def replay(
         return list(Reference(gm, inputs).run(*tensors))
 
     names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
-    with torch.no_grad(), aot.without_autocast():
-        plan = Plan(aot.generators_of(gm))
+    with torch.no_grad(), without_autocast():
+        plan = Plan(generators_of(gm))
         want = run_on_copies(at_once(reference), inputs, plan)
-        run = aot.compile_alone(compiler, aot.copy_graph(gm), inputs)
+        run = compile_alone(compiler, copy_graph(gm), inputs)
 
         def compiled(tensors: list[Tensor]) -> Any:
             return list(run(tensors) if getattr(run, "_boxed_call", False) else run(*tensors))

@@ -57,7 +57,7 @@ def bytes_moved(node: Node) -> int | None:
 
 
 def _cost(node: Node) -> Cost:
-    from aotkit.aot.partition import flops
+    from aotkit.passes import flops
 
     is_described = all("val" in n.meta for n in (node, *node.all_input_nodes))
     return Cost(bytes_moved(node), flops(node) if is_described else 0, node.meta.get("recompute_seconds"))

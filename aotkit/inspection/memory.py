@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from torch.fx import GraphModule, Node
 
-from aotkit.aot.partition import storages
+from aotkit.passes import storages
 
 Span = tuple[int, int, int]  # first step, last step, bytes
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from torch.fx import GraphModule, Node
 
-from aotkit.aot.effects import changes_inputs
 from aotkit.inspection.costs import nbytes_of, tensors_of
 from aotkit.inspection.nodes import output_nodes, packet_name, producer, storages, sum_known
+from aotkit.passes import changes_inputs
 
 # Operators that read as many elements of their first input as they return, not all of it.
 _LOOKUPS = frozenset({"embedding", "index", "_unsafe_index", "gather", "index_select", "take"})

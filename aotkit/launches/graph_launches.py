@@ -7,10 +7,9 @@ from typing import Any
 
 from torch.fx import GraphModule, Interpreter, Node
 
-from aotkit.aot.effects import changes_inputs
-from aotkit.aot.partition import is_view
 from aotkit.inspection.nodes import is_operation, operator_name
 from aotkit.interfaces import Explained, Kernel
+from aotkit.passes import changes_inputs, is_view
 from aotkit.stages import Product, boxed_call
 
 Around = Callable[[int], AbstractContextManager[None]]

@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.aot import random_state, without_autocast
-from aotkit.aot.allocations import Mark, is_profiling, most_between_marks
 from aotkit.graphs import Graphs
 from aotkit.inspection.nodes import size_hint
 from aotkit.interfaces import Kernel
+from aotkit.launches.allocations import Mark, most_between_marks
 from aotkit.launches.graph_launches import BlackBox, explained
 from aotkit.launches.stopwatch import Clock, clock_for
+from aotkit.random import random_state
 from aotkit.stages import Product, boxed_call
+from aotkit.torch_private.autograd import is_profiling
+from aotkit.torch_private.switches import without_autocast
 
 ROUNDS = 5
 WARM_UP_ROUNDS = 2

@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.aot import copy_graph, part_of_graph, promise_strides
 from aotkit.errors import CompileError, is_out_of_memory
 from aotkit.inspection.nodes import is_operation, operator_name, producer
 from aotkit.inspection.source import source_line
-from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Kernel, Region, Regions
+from aotkit.interfaces import Backend, Boxed, Decompositions, GraphCompiler, Kernel, Region, Regions
 from aotkit.launches import Around, explained
+from aotkit.passes import copy_graph, promise_strides
 from aotkit.regions.calls import Part, inputs_of, parts_in_order, run_parts, subgraph
 from aotkit.regions.finding import Operations, find_regions
-from aotkit.stages import Blame, Boxed, Product, boxed_call, callable_of, checked_once, results_of
+from aotkit.stages import Blame, Product, boxed_call, callable_of, checked_once, results_of
+from aotkit.torch_private.aotautograd import part_of_graph
 
 _log = logging.getLogger("aotkit")
 NO_TENSORS = "computes no tensors that are read one by one"

@@ -6,12 +6,13 @@ from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
 
-from aotkit.aot import boxed, graph_module
 from aotkit.inspection.nodes import producer
+from aotkit.interfaces import Boxed
 from aotkit.launches import Sequential
 from aotkit.regions.finding import Operations
 from aotkit.regions.quotient import in_order
-from aotkit.stages import Boxed, Product, results_of
+from aotkit.stages import Product, results_of
+from aotkit.torch_private.fx import boxed, graph_module
 
 
 @dataclass

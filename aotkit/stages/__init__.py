@@ -3,12 +3,11 @@
 `pipeline` goes through them; `calls` is how what plug-ins provide is called.
 """
 
-from aotkit.stages.calls import Blame, Boxed, Product, boxed_call, callable_of, checked_once, results_of
+from aotkit.stages.calls import Blame, Product, boxed_call, callable_of, checked_once, results_of
 from aotkit.stages.pipeline import Pipeline
 
 __all__ = [
     "Blame",
-    "Boxed",
     "Pipeline",
     "Product",
     "boxed_call",

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit.aot import boxed, relay
 from aotkit.errors import AotkitError, BudgetError, CompileError
+from aotkit.interfaces import Boxed
+from aotkit.runtime import relay
+from aotkit.torch_private.fx import boxed
 
-Boxed = Callable[[list[Any]], Sequence[Any]]
 MOST_CODE_LINES = 60
 
 

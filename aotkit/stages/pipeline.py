@@ -7,33 +7,30 @@ from typing import Any
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit.aot import (
-    CompiledGraphs,
+from aotkit.errors import CompileError, TraceError
+from aotkit.graphs import Graphs
+from aotkit.inspection import credit_backward
+from aotkit.inspection.layouts import kept_as_copies
+from aotkit.interfaces import Backend, Boxed, Decompositions, GraphCompiler, Partitioner, Regions
+from aotkit.passes import (
     assigning,
     copy_changing_inputs,
     copy_graph,
     copy_saved_mutated_inputs,
     correct_statistics,
-    donated_inputs,
     drop_unsaved_copies,
     effect_tokens,
     gradient_uses,
     keep_copies,
-    outside_fake_mode,
     promise_strides,
     return_new_storages,
     save_viewed_inputs,
     separate_gradients,
-    sparing_retained,
     sparse_nodes,
 )
-from aotkit.aot.environment import collecting
-from aotkit.errors import CompileError, TraceError
-from aotkit.graphs import Graphs
-from aotkit.inspection import credit_backward
-from aotkit.inspection.layouts import kept_as_copies
-from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Partitioner, Regions
-from aotkit.stages.calls import Blame, Boxed, Product, boxed_call, checked_once, outside_dynamo, results_of
+from aotkit.runtime import CompiledGraphs, collecting, donated_inputs, sparing_retained
+from aotkit.stages.calls import Blame, Product, boxed_call, checked_once, outside_dynamo, results_of
+from aotkit.torch_private.fake_tensors import outside_fake_mode
 
 
 class Pipeline:

@@ -5,8 +5,8 @@ import operator
 import torch
 from torch.fx import Node
 
-from aotkit.aot.partition import flops, is_random, is_view
 from aotkit.inspection.nodes import is_symbolic, packet_name
+from aotkit.passes import flops, is_random, is_view
 
 # Reductions without torch.Tag.reduction.
 _NORMALISATIONS = ("softmax", "norm", "nll_loss", "cumsum", "cumprod", "logsumexp")

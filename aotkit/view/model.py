@@ -56,7 +56,6 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from aotkit.aot import pytree
 from aotkit.inspection.costs import Cost, recomputation_costs
 from aotkit.inspection.lines import expression, input_labels
 from aotkit.inspection.modules import module_path, module_stack
@@ -64,6 +63,7 @@ from aotkit.inspection.nodes import dtype_name, operator_name, output_nodes, siz
 from aotkit.inspection.saved import recomputed_views, saved_bytes, saved_placeholders, saved_values, storage_bytes
 from aotkit.inspection.source import SourceLine, source_line
 from aotkit.text import printable
+from aotkit.torch_private.dispatch import pytree
 from aotkit.view.classes import class_of
 from aotkit.view.lifetimes import Lifetimes, lifetimes
 from aotkit.view.schema import SCHEMA

@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.aot import boxed
 from aotkit.backends.fusion_definition.draws import lift_numbers, shape_indices
 from aotkit.backends.fusion_definition.fusion import Fusion, Layout, fusion_of
 from aotkit.backends.fusion_definition.shapes import VIEWS
@@ -17,6 +16,7 @@ from aotkit.errors import CompileError
 from aotkit.interfaces import Kernel
 from aotkit.launches import Operators
 from aotkit.regions import subgraph
+from aotkit.torch_private.fx import boxed
 
 MOST_LAYOUTS = 8
 _CUDA_KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\s*\(")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from aotkit.aot import outside_tracing
-from aotkit.aot.partition import flops, is_tensor
 from aotkit.partitioners.rematerialization.values import Values, bytes_of
+from aotkit.passes import flops, is_tensor
+from aotkit.torch_private.fake_tensors import outside_tracing
 
 LAUNCH = 3e-6
 ROUNDS = 3

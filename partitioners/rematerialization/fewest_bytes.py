@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from torch.fx import Node
 
-from aotkit.aot.graphs import is_pointwise, is_symbol
 from aotkit.inspection.nodes import producer
 from aotkit.partitioners.rematerialization.fusion import readers_of
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_pass
 from aotkit.partitioners.rematerialization.problem import Problem
 from aotkit.partitioners.rematerialization.values import Values
+from aotkit.passes import is_pointwise, is_symbol
 
 SMALL = 1 / 64  # of the memory of another value; as many of them as there are large ones take no more than 2 %
 

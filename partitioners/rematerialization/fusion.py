@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from networkx.utils import UnionFind
 from torch.fx import Node
 
-from aotkit.aot.partition import Sides
+from aotkit.joint import Sides
 from aotkit.partitioners.rematerialization.operators import is_barrier
 from aotkit.partitioners.rematerialization.values import Values
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import torch
 
-from aotkit.aot import outside_tracing
 from aotkit.inspection.memory import bytes_alive
 from aotkit.partitioners.rematerialization.labels import fastest_path
 from aotkit.partitioners.rematerialization.lifetimes import Lifetimes
@@ -21,6 +20,7 @@ from aotkit.partitioners.rematerialization.paths import Path, Paths
 from aotkit.partitioners.rematerialization.segments import segments
 from aotkit.partitioners.rematerialization.tradeoff import Choice, OverBudget, Tradeoff
 from aotkit.partitioners.rematerialization.values import Values
+from aotkit.torch_private.fake_tensors import outside_tracing
 
 
 def paths_of(values: Values, costs: Tradeoff, lifetimes: Lifetimes) -> Paths:

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache, cached_property, partial
 
-from aotkit.aot.partition import flops
 from aotkit.inspection.costs import bytes_moved
 from aotkit.inspection.nodes import bytes_name, flops_name, packet_name, producer, seconds_name
 from aotkit.partitioners.rematerialization.operators import is_cheap
 from aotkit.partitioners.rematerialization.problem import Cost
 from aotkit.partitioners.rematerialization.roofline import UNIT
 from aotkit.partitioners.rematerialization.values import Values, why_once
+from aotkit.passes import flops
 
 PRODUCTS = dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), "matrix product")
 

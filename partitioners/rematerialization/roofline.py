@@ -9,15 +9,15 @@ from dataclasses import replace
 
 from torch.fx import Node
 
-from aotkit.aot.graphs import is_pointwise
-from aotkit.aot.partition import Sides, flops
 from aotkit.inspection.nodes import producer
+from aotkit.joint import Sides
 from aotkit.partitioners.rematerialization.devices import Device
 from aotkit.partitioners.rematerialization.fusion import Fusion, fusion_of, viewed
 from aotkit.partitioners.rematerialization.operators import is_pass
 from aotkit.partitioners.rematerialization.problem import Problem
 from aotkit.partitioners.rematerialization.tradeoff import Tradeoff
 from aotkit.partitioners.rematerialization.values import Values
+from aotkit.passes import flops, is_pointwise
 
 UNIT = 1e-12  # seconds
 ARITHMETIC = 1e-3  # of a fused operator, as a share of the time to write its result

@@ -7,19 +7,11 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from aotkit.aot.graphs import is_symbol
-from aotkit.aot.partition import (
-    Sides,
-    is_in_kernels,
-    is_random,
-    is_tensor,
-    is_view,
-    must_recompute,
-    must_save,
-    storages,
-)
 from aotkit.inspection.nodes import producer
+from aotkit.joint import Sides
 from aotkit.partitioners.rematerialization.operators import is_free
+from aotkit.passes import is_in_kernels, is_random, is_symbol, is_tensor, is_view, must_save, storages
+from aotkit.torch_private.partitioners import must_recompute
 
 
 @dataclass

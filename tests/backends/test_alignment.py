@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from aotkit.aot.alignment import aligned
+from aotkit.backends.inductor_graphs.alignment import aligned
 
 
 def _at(offset):

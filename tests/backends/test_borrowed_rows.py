@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 import aotkit
-from aotkit.aot.allocations import most_allocated
-from aotkit.aot.borrowed_rows import Loan, sources
+from aotkit.launches.allocations import most_allocated
+from aotkit.torch_private.kernel_changes.borrowed_rows import Loan, sources
 from tests.kernel_changes import needs_change
 
 # As Inductor writes it: each program doubles some rows, and sums columns of these and of their squares.

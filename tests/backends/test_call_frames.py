@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import aotkit
-from aotkit.aot.call_frames import FEW_CALLS, with_room_for_calls
+from aotkit.backends.inductor_graphs.call_frames import FEW_CALLS, with_room_for_calls
 
 resource = pytest.importorskip("resource")
 pytestmark = pytest.mark.skipif(not hasattr(resource, "RUSAGE_THREAD"), reason="page faults of a thread: Linux")

@@ -6,7 +6,7 @@ import torch._inductor.config as config
 import torch.nn.functional as F
 
 import aotkit
-from aotkit.aot import borrowed_rows, mixed_reductions
+from aotkit.torch_private.kernel_changes import borrowed_rows, mixed_reductions
 from tests.kernel_changes import needs_change
 
 pytestmark = [

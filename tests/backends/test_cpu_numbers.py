@@ -5,8 +5,9 @@ import torch
 from torch.nn.functional import dropout, gelu
 
 import aotkit
-from aotkit.aot import JOINT_TAGS, cpu_numbers
-from aotkit.aot.graphs import IN_KERNELS
+from aotkit.backends.inductor_graphs import cpu_numbers
+from aotkit.joint.running import JOINT_TAGS
+from aotkit.passes.nodes import IN_KERNELS
 
 
 def draws(x, bias):

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import aotkit
-from aotkit.aot.late_loads import loaded_late
+from aotkit.torch_private.kernel_changes.late_loads import loaded_late
 from tests.sweeping import GPU_KIND
 
 ROW = "tmp0 = tl.load(in_ptr0 + (r0_1 + 12288*x0), {mask}{policy}{other}).to(tl.float32)"

@@ -24,11 +24,11 @@ from torch._inductor.utils import IndentedBuffer
 from torch._inductor.virtualized import V
 
 import aotkit
-from aotkit.aot import dependent_launches, gathered, mixed_reductions
-from aotkit.aot.early_lookups import lookups_first
-from aotkit.aot.mixed_reductions import programs
-from aotkit.aot.partial_sums import added_up, kernel_that_adds_up, nodes_added_up
-from aotkit.aot.row_reductions import warps, whole_rows
+from aotkit.torch_private.kernel_changes import dependent_launches, gathered, mixed_reductions
+from aotkit.torch_private.kernel_changes.early_lookups import lookups_first
+from aotkit.torch_private.kernel_changes.mixed_reductions import programs
+from aotkit.torch_private.kernel_changes.partial_sums import added_up, kernel_that_adds_up, nodes_added_up
+from aotkit.torch_private.kernel_changes.row_reductions import warps, whole_rows
 from tests.kernel_changes import needs_change
 from tests.sweeping import GPU_KIND
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import gelu
 
 import aotkit
-from aotkit.aot.half_gelu import LONGER, THRESHOLD, realize_opcount_threshold
+from aotkit.backends.inductor_graphs.half_gelu import LONGER, THRESHOLD, realize_opcount_threshold
 
 TYPES = [torch.float16, torch.bfloat16]
 

@@ -9,7 +9,7 @@ from torch._inductor.dependencies import MemoryDep, StarDep
 from torch._inductor.sizevars import SizeVarAllocator
 from torch._inductor.virtualized import V
 
-from aotkit.aot import in_place
+from aotkit.torch_private.kernel_changes import in_place
 
 NUMBER, WIDTH = sympy.Integer(4096), sympy.Integer(64)
 ROW, COLUMN, ELEMENT = sympy.symbols("row column element", integer=True)

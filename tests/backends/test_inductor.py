@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 import aotkit
-from aotkit.aot.inductor import hands_memory_on
+from aotkit.backends.inductor_graphs.compiling import hands_memory_on
 from aotkit.inspection import saved_values
 from aotkit.partitioners import nx_min_cut
 from tests.view.models import Attention

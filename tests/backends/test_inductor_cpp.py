@@ -7,7 +7,7 @@ import torch
 
 import aotkit
 from aotkit import get_backend
-from aotkit.aot import native
+from aotkit.torch_private import native
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="inductor_cpp needs a CUDA device")
 

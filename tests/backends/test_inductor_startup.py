@@ -8,7 +8,7 @@ import pytest
 import torch._inductor.config as config
 from torch._inductor.cpu_vec_isa import VecAVX2, VecISA
 
-from aotkit.aot import isa
+from aotkit.torch_private import inductor as isa
 
 PROGRAM = """
 import json, sys, torch, aotkit

@@ -8,9 +8,9 @@ import torch
 from torch._inductor.virtualized import V
 
 import aotkit
-from aotkit.aot import kernel_changes
-from aotkit.aot.kernel_changes import CHANGES, Change, switched_off
 from aotkit.cli import machine
+from aotkit.torch_private import kernel_changes
+from aotkit.torch_private.kernel_changes import CHANGES, Change, switched_off
 
 THIS = tuple(map(int, torch.__version__.split(".")[:2]))
 
@@ -28,7 +28,10 @@ def test_those_that_were_tried_with_this_torch_are_on():
     ("change", "reason"),
     [
         (Change("realizing.without_stored_random_bits", (2, 10)), "written for torch up to 2.10"),
-        (Change("realizing.renamed", THIS), "not in this torch: module 'aotkit.aot.realizing' has no attribute"),
+        (
+            Change("realizing.renamed", THIS),
+            "not in this torch: module 'aotkit.torch_private.kernel_changes.realizing' has no attribute",
+        ),
         (Change("removed.change", THIS), "not in this torch: No module named"),
     ],
 )
@@ -74,7 +77,7 @@ def test_one_that_does_not_find_what_it_patches_is_off(monkeypatch):
 @pytest.mark.parametrize("at_hand", [True, False])
 def test_a_mask_is_kept_of_what_the_kernel_has_computed(at_hand, monkeypatch):
     """What Inductor makes of it is tested on a GPU: `test_single_pixels.py`."""
-    from aotkit.aot import masked_loads
+    from aotkit.torch_private.kernel_changes import masked_loads
 
     load = SimpleNamespace(target="load", args=("ops", "buf0", 0))
     nodes = [SimpleNamespace(args=[load])]

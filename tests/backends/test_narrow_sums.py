@@ -5,8 +5,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import aotkit
-from aotkit.aot.inductor import decompositions
-from aotkit.aot.narrow_sums import conversion_of
+from aotkit.backends.inductor_graphs.compiling import decompositions
+from aotkit.torch_private.kernel_changes.narrow_sums import conversion_of
 from tests.kernel_changes import needs_change
 
 ROWS, WIDTH = 4096, 1024

@@ -89,7 +89,7 @@ def test_forward_holds_no_more_than_eager():
     compiled = aotkit.compile(chain, backend="nop")
     run = compiled.graphs(x).forward
     peaks = []
-    for call in (chain, lambda x: aotkit.aot.boxed(run)([x])[0]):
+    for call in (chain, lambda x: aotkit.torch_private.fx.boxed(run)([x])[0]):
         with LiveBytes() as live:
             call(x)
         peaks.append(live.peak)

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 import aotkit
-from aotkit.aot import copy_graph, pytree
 from aotkit.backends import nvfuser
 from aotkit.backends.fusion_definition import library
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import TABLE, declining
+from aotkit.passes.graphs import copy_graph
+from aotkit.torch_private.dispatch import pytree
 from tests.backends import fusion_stand_in
 from tests.backends.fusion_cases import CASES, inputs_of
 

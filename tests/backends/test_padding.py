@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
 
 import aotkit
-from aotkit.aot.padding import share_padded
+from aotkit.backends.inductor_graphs.padding import share_padded
 
 aten = torch.ops.aten
 # As Inductor leaves graphs: without views that are permutations by another name.

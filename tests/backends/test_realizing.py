@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import aotkit
-from aotkit.aot import cpu_numbers, realizing
+from aotkit.backends.inductor_graphs import cpu_numbers
 from aotkit.benchmark.patterns import chosen_cells, measure
+from aotkit.torch_private.kernel_changes import realizing
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import aotkit
-from aotkit.aot.single_pixels import with_products_for_single_pixels
+from aotkit.backends.inductor_graphs.single_pixels import with_products_for_single_pixels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CONVOLUTIONS = {

@@ -11,9 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import aotkit
-from aotkit.aot import boxed
-from aotkit.aot.capture import fake_tensors, memory_budget, partition_copy
-from aotkit.aot.extraction import extract_forward_backward
 from aotkit.benchmark.capture import joint_graph
 from aotkit.benchmark.dataflow import Step, dataflow
 from aotkit.benchmark.evaluation import evaluate
@@ -21,7 +18,12 @@ from aotkit.benchmark.kernels import bytes_moved, fuse
 from aotkit.benchmark.liveness import peak_bytes
 from aotkit.benchmark.models import mlp
 from aotkit.inspection.memory import Memory
+from aotkit.joint.extraction import extract_forward_backward
+from aotkit.joint.running import partition_copy
 from aotkit.partitioners.rematerialization.devices import Device
+from aotkit.torch_private.aotautograd import memory_budget
+from aotkit.torch_private.fake_tensors import fake_tensors
+from aotkit.torch_private.fx import boxed
 
 SIDE = 32
 UNIT = 4 * SIDE * SIDE  # bytes of one matrix

@@ -11,12 +11,12 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch import nn
 
 import aotkit
-from aotkit.aot.capture import memory_budget
 from aotkit.benchmark.frontier import FRACTIONS
 from aotkit.benchmark.frontier_report import HEADING, Frontier, Point
 from aotkit.benchmark.models import MLP
 from aotkit.inspection import saved_bytes
 from aotkit.partitioners.rematerialization.devices import Device, measured
+from aotkit.torch_private.aotautograd import memory_budget
 
 DEVICE = Device(bandwidth=1e12, flops=1e14)
 FAMILIES = ["min_cut budget", "nx_min_cut budget", "nx_min_cut peak"]

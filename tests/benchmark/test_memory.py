@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 import aotkit
-from aotkit.aot.allocations import most_allocated
 from aotkit.benchmark import memory_variants
 from aotkit.benchmark.memory import memory
 from aotkit.benchmark.memory_plot import plot
 from aotkit.benchmark.memory_report import MemoryReport, Row
 from aotkit.benchmark.memory_variants import Variant
 from aotkit.cli import main
+from aotkit.launches.allocations import most_allocated
 
 CPU = torch.device("cpu")
 MACHINE = {"processor": "some processor", "gpu": None}

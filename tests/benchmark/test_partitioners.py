@@ -10,13 +10,14 @@ from functorch.compile import config
 from torch import nn
 
 import aotkit
-from aotkit.aot.capture import fake_tensors, partition_copy
 from aotkit.benchmark import transformers_models
 from aotkit.benchmark.capture import joint_graph
 from aotkit.benchmark.models import DEFAULT_MODELS, MODELS, mlp
 from aotkit.benchmark.partitioners import all_partitioners, compare, joint_of, min_cut_within
 from aotkit.benchmark.partitioners_report import HEADING
 from aotkit.cli import main
+from aotkit.joint.running import partition_copy
+from aotkit.torch_private.fake_tensors import fake_tensors
 
 BUDGETS = [f"min_cut budget {fraction}" for fraction in (0.9, 0.7, 0.5, 0.3, 0.1, 0.0)]
 

@@ -9,13 +9,15 @@ from torch.fx import Interpreter
 from torch.utils.checkpoint import CheckpointPolicy
 
 import aotkit
-from aotkit import aot
 from aotkit.culprit import replay_partition
 from aotkit.culprit.code import graph_code
 from aotkit.culprit.joint_pieces import joint_piece
 from aotkit.culprit.subgraphs import live_values, nodes_of, steps_of
 from aotkit.culprit.trials import values_of
+from aotkit.joint.running import JOINT_TAGS
 from aotkit.partitioners.default import partition as default_partition
+from aotkit.passes.graphs import copy_graph
+from aotkit.random.generators import random_states
 from aotkit.testing import zoo
 from aotkit.testing.faults import FAULTS, judge
 from tests.culprit import faults, scripts
@@ -236,7 +238,7 @@ def test_a_joint_graph_and_its_pieces_are_cut_rightly_by_all_partitioners(case):
     third = max(len(steps) // 3, 1)
     for some in (steps[third : 2 * third], steps[len(steps) // 2 :]):
         piece = joint_piece(joint, nodes_of(some), live_values(joint, nodes_of(some)))
-        values = values_of(joint, inputs, aot.random_states(), piece.inputs)
+        values = values_of(joint, inputs, random_states(), piece.inputs)
         assert_valid(piece.gm, values, piece.num_fwd_outputs)
         assert_cut_rightly(piece.gm, values, piece.num_fwd_outputs)
 
@@ -246,7 +248,7 @@ def traced(case):
     kept = {}
 
     def keep(joint, joint_inputs, /, *, num_fwd_outputs, **keywords):
-        kept.update(joint=aot.copy_graph(joint), num_fwd_outputs=num_fwd_outputs)
+        kept.update(joint=copy_graph(joint), num_fwd_outputs=num_fwd_outputs)
         return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **keywords)
 
     def record(gm, example_inputs):
@@ -268,7 +270,7 @@ def traced(case):
 def assert_cut_rightly(joint, inputs, num_fwd_outputs):
     """By every partitioner."""
     names = {"torch": torch, "operator": operator}
-    exec("def build():\n    graph = torch.fx.Graph()\n" + graph_code(joint, aot.JOINT_TAGS), names)
+    exec("def build():\n    graph = torch.fx.Graph()\n" + graph_code(joint, JOINT_TAGS), names)
     for name in aotkit.list_partitioners():
         report = replay_partition(names["build"](), inputs, aotkit.get_partitioner(name), num_fwd_outputs)
         assert report.passed, f"{name}: {report}"

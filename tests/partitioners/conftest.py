@@ -13,7 +13,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import checkpoint
 
-from aotkit.aot.partition import is_random, storages
+from aotkit.passes.nodes import is_random, storages
 
 
 def normal(*shape: int) -> Tensor:

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from aotkit.aot.capture import partition_copy
 from aotkit.benchmark.capture import joint_graph
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.models import ResNet
 from aotkit.benchmark.partitioners import decomposition_table
+from aotkit.joint.running import partition_copy
 from aotkit.partitioners import nx_min_cut
 
 

@@ -3,7 +3,7 @@
 import torch
 
 import aotkit
-from aotkit.aot.partition import classify, simplify
+from aotkit.joint.sides import classify, simplify
 from aotkit.partitioners.rematerialization import devices
 from aotkit.partitioners.rematerialization.values import values_of
 

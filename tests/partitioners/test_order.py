@@ -11,13 +11,13 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import aotkit
-from aotkit.aot.capture import partition_copy
-from aotkit.aot.partition import Sides
 from aotkit.benchmark.capture import joint_graph
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.models import DEFAULT_MODELS
 from aotkit.benchmark.partitioners import decomposition_table
 from aotkit.benchmark.partitioners import joint_of as large_joint_of
+from aotkit.joint.running import partition_copy
+from aotkit.joint.sides import Sides
 from aotkit.partitioners import nx_min_cut
 from aotkit.partitioners.rematerialization.devices import Device
 from aotkit.partitioners.rematerialization.order import lower_peak

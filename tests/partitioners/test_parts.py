@@ -5,15 +5,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._functorch import partitioners as functorchs
 from torch.fx import Graph
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
-from aotkit.aot import partition as partition_module
-from aotkit.aot import parts
-from aotkit.aot.equal_nodes import merge_equal_nodes
-from aotkit.aot.extraction import extract_forward_backward
+from aotkit.joint import parts, sides
+from aotkit.joint.equal_nodes import merge_equal_nodes
+from aotkit.joint.extraction import extract_forward_backward
 from aotkit.partitioners.nx_min_cut import partition
+from aotkit.torch_private import partitioners
 
 
 def described(graph: Graph) -> list[tuple]:
@@ -29,20 +30,20 @@ def compared(monkeypatch):
     ours, its_nodes, found = parts.part_of, parts.nodes_of_part, []
 
     def both(*args, **keywords):
-        part, torchs = ours(*args, **keywords), parts._extract(*args, **keywords)
+        part, torchs = ours(*args, **keywords), partitioners.extract(*args, **keywords)
         part.lint()
         assert described(part) == described(torchs)
         found.append(part)
         return part
 
     def names_of_both(*args, **keywords):
-        nodes, torchs = its_nodes(*args, **keywords), parts._extract(*args, **keywords)
+        nodes, torchs = its_nodes(*args, **keywords), partitioners.extract(*args, **keywords)
         found.append([node.name for node in nodes.nodes])
         assert found[-1] == [node.name for node in torchs.nodes if node.op != "output"]
         return nodes
 
     monkeypatch.setattr(parts, "part_of", both)
-    monkeypatch.setattr(partition_module, "nodes_of_part", names_of_both)
+    monkeypatch.setattr(sides, "nodes_of_part", names_of_both)
     return found
 
 
@@ -71,17 +72,17 @@ def test_parts_of_checkpointed_functions_are_torchs(compared, run_checkpointed):
 
 
 def test_torch_extracts_as_before_afterwards(split):
-    before = parts.partitioners._extract_graph_with_inputs_outputs
+    before = functorchs._extract_graph_with_inputs_outputs
     split(partition, lambda x: x.sin().cos(), torch.randn(3, requires_grad=True))
-    assert parts.partitioners._extract_graph_with_inputs_outputs is before
+    assert functorchs._extract_graph_with_inputs_outputs is before
 
 
 def test_other_threads_extract_as_torch_does():
     graph = make_fx(lambda x: x.sin(), tracing_mode="fake")(torch.ones(3)).graph
     asked = graph, graph.find_nodes(op="placeholder"), [next(n for n in graph.nodes if n.op == "call_function")], [None]
-    with parts.extracting_by(parts.nodes_of_part), ThreadPoolExecutor(1) as pool:
-        elsewhere = pool.submit(lambda: parts.partitioners._extract_graph_with_inputs_outputs(*asked)).result()
-        here = parts.partitioners._extract_graph_with_inputs_outputs(*asked)
+    with partitioners.extracting_by(parts.nodes_of_part), ThreadPoolExecutor(1) as pool:
+        elsewhere = pool.submit(lambda: functorchs._extract_graph_with_inputs_outputs(*asked)).result()
+        here = functorchs._extract_graph_with_inputs_outputs(*asked)
     assert isinstance(elsewhere, Graph)
     assert not isinstance(here, Graph)
 
@@ -114,7 +115,7 @@ def test_workloads_are_merged_as_by_torch(split, workload):
     def both(joint, joint_inputs, **keywords):
         joint.graph.eliminate_dead_code()
         apart = {node for node in joint.graph.nodes if "random" in str(node.target)}
-        by_torch = described(parts.partitioners.fx_graph_cse(joint.graph))
+        by_torch = described(functorchs.fx_graph_cse(joint.graph))
         merge_equal_nodes(joint.graph, apart)
         assert described(joint.graph) == by_torch
         return partition(joint, joint_inputs, **keywords)

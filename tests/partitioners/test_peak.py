@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import aotkit
-from aotkit.aot.allocations import most_allocated
-from aotkit.aot.capture import partition_copy
-from aotkit.aot.partition import classify, simplify
 from aotkit.benchmark.capture import joint_graph
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.models import ResNet, UNet, mlp
 from aotkit.inspection import saved_values
+from aotkit.joint.running import partition_copy
+from aotkit.joint.sides import classify, simplify
+from aotkit.launches.allocations import most_allocated
 from aotkit.partitioners import nx_min_cut
 from aotkit.partitioners.rematerialization.devices import Device
 from aotkit.partitioners.rematerialization.labels import fastest_path
@@ -61,7 +61,7 @@ def model_of(name):
 
 
 def joint_of(name):
-    from aotkit.aot.inductor import decompositions
+    from aotkit.backends.inductor_graphs.compiling import decompositions
 
     return joint_graph(*model_of(name), decompositions=decompositions())
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 import aotkit
-from aotkit.aot.capture import Joint, fake_tensors, partition_copy
-from aotkit.aot.partition import classify, simplify
 from aotkit.benchmark import transformers_models
 from aotkit.benchmark.capture import joint_graph
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.kernels import DEVICES
 from aotkit.benchmark.models import DEFAULT_MODELS, MODELS, Bottleneck, ResNet, UNet, mlp
 from aotkit.benchmark.partitioners import decomposition_table, min_cut_within
+from aotkit.joint.running import Joint, partition_copy
+from aotkit.joint.sides import classify, simplify
 from aotkit.partitioners import nx_min_cut
 from aotkit.partitioners.rematerialization.blocks import solve
 from aotkit.partitioners.rematerialization.fewest_bytes import fewest_bytes
@@ -28,6 +28,7 @@ from aotkit.partitioners.rematerialization.problem import Problem
 from aotkit.partitioners.rematerialization.roofline import tradeoff
 from aotkit.partitioners.rematerialization.tradeoff import GAP, Tradeoff, fastest, fastest_within, smallest
 from aotkit.partitioners.rematerialization.values import values_of
+from aotkit.torch_private.fake_tensors import fake_tensors
 from tests.partitioners.mixed_integer import by_mixed_integer_programming
 
 A100 = DEVICES["A100"]

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 import aotkit
-from aotkit.aot.partition import classify, simplify
 from aotkit.benchmark.capture import joint_graph
 from aotkit.benchmark.kernels import DEVICES
 from aotkit.inspection import saved_bytes
+from aotkit.joint.sides import classify, simplify
 from aotkit.partitioners import nx_min_cut
 from aotkit.partitioners.rematerialization.roofline import UNIT, tradeoff
 from aotkit.partitioners.rematerialization.values import values_of

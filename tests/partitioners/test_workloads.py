@@ -4,8 +4,8 @@ import pytest
 import torch
 from functorch.compile import aot_function, ts_compile
 
-from aotkit.aot.partition import is_random
 from aotkit.partitioners import default, min_cut, nx_min_cut
+from aotkit.passes.nodes import is_random
 
 PARTITIONS = {"default": default.partition, "min_cut": min_cut.partition, "nx_min_cut": nx_min_cut.partition}
 

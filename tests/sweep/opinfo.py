@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import aotkit
-from aotkit.aot.opinfo import function, operators, samples
 from aotkit.testing.conformance.opinfo import difference, evaluate
+from aotkit.torch_private.testing import function, operators, samples
 
 PARTITIONS = {"nop": ("default", "min_cut", "nx_min_cut"), "inductor": ("min_cut",)}
 MOST_SAMPLES = {"nop": 10_000, "inductor": 2}

@@ -65,7 +65,7 @@ def key(case: Case) -> str:
 
 def code_hash(backend: str, partition: str) -> str:
     """Of all code that decides on the result of a case, comments and layout aside."""
-    folders = ("aotkit", "aotkit/aot", "aotkit/inspection")
+    folders = ("aotkit", "aotkit/torch_private", "aotkit/passes", "aotkit/joint", "aotkit/runtime", "aotkit/inspection")
     core = [p for folder in folders for p in sorted((ROOT / folder).glob("*.py"))]
     plugins = [ROOT / f"backends/{backend}.py", ROOT / f"partitioners/{partition}.py"]
     code = [_code_hash(p) for p in (*core, *plugins, Path(__file__).with_name("opinfo.py"))]

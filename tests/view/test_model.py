@@ -7,9 +7,9 @@ import torch
 from torch.autograd.profiler import profile
 
 import aotkit
-from aotkit.aot.allocations import most_allocated
 from aotkit.benchmark.evaluation import evaluate
 from aotkit.inspection.nodes import bytes_name
+from aotkit.launches.allocations import most_allocated
 from aotkit.testing.case import Inputs
 from aotkit.testing.zoo import CASES
 from aotkit.view.schema import require_graphs

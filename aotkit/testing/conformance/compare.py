@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aotkit.aot import pytree
 from aotkit.checking import TOLERANCE, cotangent
 from aotkit.testing.case import Case, build, inputs
 from aotkit.testing.conformance.requirements import Subject
+from aotkit.torch_private.dispatch import pytree
 
 BUILT_IN_PARTITIONERS = ("default", "min_cut", "nx_min_cut")
 

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
-from aotkit.aot import copy_graph
-from aotkit.aot.partition import storages
 from aotkit.interfaces import Backend, GraphCompiler
+from aotkit.passes import copy_graph, storages
 from aotkit.testing.case import Case
 from aotkit.testing.conformance.calls import inputs, mlp, normalized
 from aotkit.testing.conformance.compare import assert_each, differentiable, equals_eager, gradients

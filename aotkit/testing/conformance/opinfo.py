@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.aot import opinfo, pytree
 from aotkit.errors import TraceError
 from aotkit.testing.conformance.compare import differentiable
 from aotkit.testing.conformance.requirements import Requirement, Requirements, Subject
+from aotkit.torch_private import testing as opinfo
+from aotkit.torch_private.dispatch import pytree
 
 MOST_SAMPLES = 4  # of each operator, from first to last
 TOLERANCE = 1e-4  # of the largest value of a tensor

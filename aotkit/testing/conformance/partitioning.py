@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 import aotkit
-from aotkit.aot import copy_graph
-from aotkit.aot.partition import is_random
 from aotkit.errors import CompileError
+from aotkit.passes import copy_graph, is_random
 from aotkit.testing.conformance.calls import inputs, mlp, normalized, results
 from aotkit.testing.conformance.compare import assert_each, assert_equal
 from aotkit.testing.conformance.contract import Run, run_once, watched

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 import aotkit
-from aotkit.aot import pytree
-from aotkit.aot.accuracy import aot_compiled, observed, same_by_torch
 from aotkit.errors import AotkitError, CompileError
 from aotkit.testing.case import Case, build, inputs
 from aotkit.testing.faults.planting import Fault, PlugIn
 from aotkit.text import aligned
+from aotkit.torch_private.dispatch import pytree
+from aotkit.torch_private.testing import aot_compiled, observed, same_by_torch
 
 CALLS = 3  # with other values each; torch's check compares each call, aotkit's what it wants
 HEADING = ("fault", "subject", "aotkit", "torch's check", "what aotkit said")

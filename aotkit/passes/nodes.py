@@ -1,0 +1,139 @@
+"""What a node of a graph is: its memory, its cost, its effects."""
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.experimental import symbolic_shapes
+from torch.utils.checkpoint import CheckpointPolicy
+
+from aotkit.torch_private.dispatch import OpOverload, tree_leaves
+
+IN_KERNELS = "in_kernels"  # tag of what each kernel that reads it computes, as the backend has said
+
+
+def storage_of(node: Any) -> int | None:
+    """The identity of the memory of a node's tensor."""
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return value.untyped_storage()._cdata if isinstance(value, Tensor) and value.layout is torch.strided else None
+
+
+def is_symbol(node: Node) -> bool:
+    """Whether a node's value is a symbolic number, such as a size under `dynamic=True`."""
+    return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def is_pointwise(node: Node) -> bool:
+    """Whether each element of a node's result depends on the same element of its inputs alone."""
+    return torch.Tag.pointwise in getattr(node.target, "tags", ())
+
+
+_size_hint: Any = getattr(symbolic_shapes, "optimization_hint", getattr(symbolic_shapes, "size_hint", None))
+UNKNOWN_SIZE = 4096  # elements assumed for a size that only the data decide, torch's own guess
+SEEDED = torch.Tag.nondeterministic_seeded
+
+
+def is_random(node: Node) -> bool:
+    """Whether a node draws from a random generator, itself or in a subgraph that it calls."""
+    if isinstance(node.target, OpOverload):  # calls none
+        return SEEDED in node.target.tags and not _has_no_dropout(node)
+    owner = node.graph.owning_module
+    bodies = [getattr(owner, i.target, None) for i in node.all_input_nodes if i.op == "get_attr"]  # type: ignore[arg-type]
+    if any(is_random(inner) for body in bodies if isinstance(body, GraphModule) for inner in body.graph.nodes):
+        return True
+    called = [t for t in (node.target, *node.args) if SEEDED in getattr(t, "tags", ())]
+    return bool(called) and not _has_no_dropout(node)
+
+
+def _has_no_dropout(node: Node) -> bool:
+    """Attention is tagged as random, but draws nothing if its `dropout_p` is 0."""
+    schema = getattr(node.target, "_schema", None)
+    for i, argument in enumerate(schema.arguments if schema else ()):
+        if argument.name == "dropout_p":
+            value = node.args[i] if i < len(node.args) else node.kwargs.get("dropout_p", argument.default_value)
+            return isinstance(value, float | int) and value == 0
+    return False
+
+
+def is_in_kernels(node: Node) -> bool:
+    """Whether each kernel that reads a value computes it: there is nothing to save."""
+    return IN_KERNELS in node.meta
+
+
+def must_save(node: Node) -> bool:
+    """Whether something has forbidden to recompute this node."""
+    return node.meta.get("recompute") in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
+
+
+def is_tensor(node: Node) -> bool:
+    """Whether a node's value is one tensor."""
+    return isinstance(node.meta.get("val"), Tensor)
+
+
+def storages(node: Node) -> dict[Any, int]:
+    """The distinct memory of a node's tensors: identity -> bytes. Views of one another have the same identity."""
+    found: dict[Any, int] = {}
+    whole = node.meta.get("val")
+    for value in [whole] if isinstance(whole, Tensor) else tree_leaves(whole):
+        if isinstance(value, Tensor):
+            try:
+                storage = value.untyped_storage()
+                found[storage._cdata] = _size_hint(storage.nbytes(), fallback=UNKNOWN_SIZE)
+            except NotImplementedError:  # sparse and other layouts without storage
+                found[id(value)] = _size_hint(value.numel(), fallback=UNKNOWN_SIZE) * value.element_size()
+    return found
+
+
+def is_view(node: Node, memory: Callable[[Node], Mapping[Any, int]] = storages) -> bool:
+    """Whether all of a node's memory is its inputs': recomputing it moves no data.
+
+    Args:
+        memory: what `storages` gives, if that is known.
+    """
+    if node.target is operator.getitem:
+        return is_view(node.all_input_nodes[0], memory)
+    own = memory(node).keys()
+    return bool(own) and own <= {storage for i in node.all_input_nodes for storage in memory(i)}
+
+
+def flops(node: Node) -> int:
+    """The floating-point operations of a matrix product, a convolution or attention; 0 for anything else.
+
+    Source: the table of `torch.utils.flop_counter`. Attention is counted here as it counts most of it: all of the two
+    products, masked or not, and five in the backward pass. It lacks that on a CPU, and in torch 2.11 refuses that with
+    fewer heads of keys than of queries.
+    """
+    from torch.utils.flop_counter import flop_registry
+
+    name = str(node.target)
+    count: Any = flop_registry.get(getattr(node.target, "overloadpacket", None))
+    is_attention = "scaled_dot_product" in name and "attention" in name
+    if count is None and not is_attention:
+        return 0
+    arguments: Any = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+    args, kwargs = arguments
+    if is_attention:
+        first = 1 if "backward" in name else 0
+        query, key = args[first], args[first + 1]
+        found = (10 if first else 4) * query.numel() * key.shape[-2]
+    else:
+        found = count(*args, **kwargs, out_val=node.meta["val"])
+    return int(_size_hint(found, fallback=UNKNOWN_SIZE))
+
+
+def changes_inputs(node: Node) -> bool:
+    """Whether an operator writes into tensors that it is given."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def keeps_order(node: Node) -> bool:
+    """Whether an operator has to run after all of its like that come before it in the graph.
+
+    It draws random numbers or has another effect; so may any operator that is not torch's own.
+    """
+    own = getattr(node.target, "namespace", "aten") in ("aten", "prims")
+    return not own or is_random(node) or node.is_impure(impure_random=False)

@@ -1,0 +1,29 @@
+"""From the inputs of a call to compiled graphs, and from these to a backward pass."""
+
+from aotkit.runtime.apart import Apart
+from aotkit.runtime.backward import refuse_leaf_mutation
+from aotkit.runtime.collector import collecting, collecting_later, without_garbage_collection
+from aotkit.runtime.compile_lock import COMPILE_LOCK
+from aotkit.runtime.donation import donated_inputs, sparing_retained
+from aotkit.runtime.relays import if_on_cpu, relay, with_seed
+from aotkit.runtime.sharing import hidden_overlap, memory_pattern, mutation_pattern
+from aotkit.runtime.way_in import CompiledGraphs, way_in
+
+__all__ = [
+    "COMPILE_LOCK",
+    "Apart",
+    "CompiledGraphs",
+    "collecting",
+    "collecting_later",
+    "donated_inputs",
+    "hidden_overlap",
+    "if_on_cpu",
+    "memory_pattern",
+    "mutation_pattern",
+    "refuse_leaf_mutation",
+    "relay",
+    "sparing_retained",
+    "way_in",
+    "with_seed",
+    "without_garbage_collection",
+]

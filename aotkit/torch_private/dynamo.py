@@ -1,0 +1,229 @@
+"""TorchDynamo's capture, and the backends that it knows."""
+
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from types import FunctionType, MethodType
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from aotkit.errors import AotkitError, TraceError, UnknownNameError
+from aotkit.text import is_installed
+
+# torch's own default is 8.
+MOST_DYNAMO_VARIANTS = 64
+NO_PLAIN_RESULT = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+LIMIT_HIT = "Dynamo recompile limit exceeded"
+_numbers = itertools.count()
+
+
+def dynamo_backend(name: str) -> Callable[..., Any]:
+    """A graph compiler that hands each graph to the backend that torch._dynamo knows under `name`."""
+    import torch._dynamo as dynamo
+    from torch._dynamo.exc import InvalidBackend
+    from torch._guards import tracing
+
+    try:
+        compiler = dynamo.lookup_backend(name)
+    except InvalidBackend:
+        known = ", ".join(dynamo.list_backends(exclude_tags=()))
+        raise UnknownNameError(f"torch._dynamo has no backend named {name!r}. It has: {known}.") from None
+
+    def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
+        with tracing(None), torch.no_grad():
+            run = compiler(gm, list(example_inputs))
+        # Whatever attributes say, a Dynamo backend's result takes its inputs one by one.
+        return lambda *inputs: run(*inputs)
+
+    compile_graph.__name__ = f"dynamo:{name}"
+    return compile_graph
+
+
+def dynamo_compile(
+    fn: Callable[..., Any], backend: Callable[..., Any], dynamic: bool | None, strict: bool
+) -> Callable[..., Any]:
+    """`torch.compile` with a backend of ours, whose errors come as they are.
+
+    Args:
+        strict: raise TraceError where Dynamo gives up after many variants, and would run eagerly.
+    """
+    from torch._dynamo import config
+    from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit
+
+    correct_in_place_results()
+    compiled, parts = _compiled_by_dynamo(fn, backend, dynamic)
+    # `config.patch` would leave some memory behind in each call.
+    limit: Any = config._make_closure_patcher(fail_on_recompile_limit_hit=strict, recompile_limit=MOST_DYNAMO_VARIANTS)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal compiled, parts
+        if parts and any(map(operator.is_not, parts, _parts(fn))):  # a notebook has loaded it anew
+            compiled, parts = _compiled_by_dynamo(fn, backend, dynamic)
+        restore = limit()
+        try:
+            return compiled(*args, **kwargs)
+        except BackendCompilerFailed as e:
+            if isinstance(e.inner_exception, AotkitError):
+                raise e.inner_exception from e.inner_exception.__cause__
+            raise
+        except FailOnRecompileLimitHit as e:
+            raise TraceError(
+                f"Dynamo compiled {fn!r} {MOST_DYNAMO_VARIANTS} times, for different arguments each time, and gave "
+                "up. Pass what changes as tensors, or compile a part of it that is called with fewer variants."
+            ) from e
+        finally:
+            restore()
+
+    return call
+
+
+def _compiled_by_dynamo(
+    fn: Callable[..., Any], backend: Callable[..., Any], dynamic: bool | None
+) -> tuple[Callable[..., Any], Sequence[Any]]:
+    """`torch.compile` of a function, with code of its own.
+
+    Dynamo counts compilations by code object. Which sizes have changed between calls it remembers by the name of code,
+    torch 2.11 by that alone. So no two share either.
+
+    Returns:
+        (that, what of the function it is a copy of): nothing if it calls the function, whose own frame Dynamo then
+        captures once more, from its start, if the graph ends in it.
+    """
+    function = fn.__func__ if isinstance(fn, MethodType) else fn
+    number = next(_numbers)
+    if not _is_plain(function):
+
+        def captured(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs)
+
+        captured.__code__ = captured.__code__.replace(co_name=f"captured_{number}")
+        return torch.compile(captured, backend=backend, dynamic=dynamic), ()
+    code, defaults, keyword_defaults = parts = _parts(function)
+    name = f"{code.co_name}_{number}"
+    copied = FunctionType(code.replace(co_name=name), function.__globals__, name, defaults, function.__closure__)
+    copied.__kwdefaults__ = keyword_defaults
+    compiled = torch.compile(copied, backend=backend, dynamic=dynamic)
+    return functools.partial(compiled, fn.__self__) if isinstance(fn, MethodType) else compiled, parts
+
+
+def _parts(fn: Any) -> tuple[Any, Any, Any]:
+    return fn.__code__, fn.__defaults__, fn.__kwdefaults__
+
+
+def _is_plain(function: Any) -> bool:
+    """Whether Dynamo captures the frame of a function as that of any other."""
+    from torch._dynamo.trace_rules import check, lookup
+    from torch._dynamo.variables import UserFunctionVariable
+
+    if type(function) is not FunctionType or function.__code__.co_flags & NO_PLAIN_RESULT:
+        return False
+    is_marked = any(name.startswith("_torchdynamo") for name in vars(function))
+    return not is_marked and not check(function) and lookup(function) is UserFunctionVariable
+
+
+def is_dynamos_own(error: Exception) -> bool:
+    """Whether Dynamo itself catches this, or tells it in its own way."""
+    from torch._dynamo.exc import TorchDynamoException
+
+    return isinstance(error, TorchDynamoException) or ends_graph(error)
+
+
+def ends_graph(error: Exception) -> bool:
+    """Whether Dynamo answers this by a smaller graph, or by leaving a frame as it is."""
+    from torch._dynamo.exc import exceptions_allowed_to_be_fallback
+
+    return isinstance(error, exceptions_allowed_to_be_fallback)
+
+
+def end_graph(why: str) -> NoReturn:
+    """Have Dynamo leave in Python what it has captured, called by a backend."""
+    from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
+
+    raise UnsupportedFakeTensorException(why)
+
+
+def graph_breaks() -> dict[str, int]:
+    """How often Dynamo has ended a graph early so far, by the reasons that it gives."""
+    from torch._dynamo.utils import counters
+
+    return dict(counters["graph_break"])
+
+
+def limits_hit() -> int:
+    """How often Dynamo has given up on a function, or on a part of one, after many variants."""
+    from torch._dynamo.utils import counters
+
+    return sum(count for what, count in counters["unimplemented"].items() if what.startswith(LIMIT_HIT))
+
+
+def graph_break_of(gm: GraphModule) -> str | None:
+    """Why Dynamo ended this graph before the function's end, and where; None if it did not."""
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return None
+    frame = next((f for f in reversed(reason.user_stack) if not is_installed(f.filename)), None)
+    frame = frame or (reason.user_stack[-1] if reason.user_stack else None)
+    where = f" at {frame.filename}:{frame.lineno}" if frame else ""
+    return f"{in_short(reason.reason)}{where}"
+
+
+def in_short(reason: str) -> str:
+    """A reason of Dynamo's without its advice."""
+    return reason.strip().partition("\n")[0]
+
+
+@functools.cache
+def correct_in_place_results() -> None:
+    """Have Dynamo keep the attributes of an input together, whatever names its in-place results have.
+
+    For good: what is captured otherwise is right thereby, too.
+    """
+    from torch._dynamo.side_effects import SideEffects
+    from torch._dynamo.variables import VariableTracker, tensor
+
+    variable: Any = tensor.TensorVariable
+
+    def of_input(name: str) -> None:
+        on = getattr(SideEffects, name)
+
+        @functools.wraps(on)
+        def corrected(self: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
+            return on(self, _changed(self, item), *args, **kwargs)
+
+        setattr(SideEffects, name, corrected)
+
+    for name in ("store_attr", "load_attr", "has_pending_mutation_of_attr"):
+        of_input(name)
+
+    # torch 2.11 has no such method: there, the graph asks the tensor itself.
+    own_gradient = getattr(variable, "method_attr_grad", None)
+    if own_gradient is None:
+        return
+
+    def gradient(self: Any, tx: Any) -> Any:
+        changed = _changed(tx.output.side_effects, self)
+        if changed is self:
+            return own_gradient(self, tx)
+        read, name = (VariableTracker.build(tx, value) for value in (getattr, "grad"))
+        return read.call_function(tx, [changed, name], {})
+
+    variable.method_attr_grad = gradient
+
+
+def _changed(side_effects: Any, item: Any) -> Any:
+    """The input that an in-place operator returned, if this is its result; else the item itself."""
+    from torch._dynamo.variables.tensor import TensorVariable
+
+    if not isinstance(item, TensorVariable) or item.source is not None:
+        return item
+    node: Any = item.as_proxy().node
+    value = node.meta.get("example_value")
+    while node is not None and node.op != "placeholder":
+        node = next((n for n in node.all_input_nodes if n.meta.get("example_value") is value), None)
+    argument = None if node is None else node.meta.get("grapharg")
+    return item if argument is None else side_effects.id_to_variable.get(id(argument.example), item)

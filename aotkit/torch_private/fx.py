@@ -1,0 +1,98 @@
+"""Graph modules whose Python code is generated when somebody asks for it, or runs them.
+
+To generate and compile the code of a graph takes as long as to change it, and most graphs of a compilation are copied
+and changed several times before anything runs them. fx has such modules too, which TorchScript cannot script.
+"""
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule
+from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.nn import Module
+
+GENERATED = ("_code", "_lineno_map", "_prologue_start")  # attributes that `recompile` sets
+
+
+class _CodeWhenAsked(GraphModule):
+    """Each instance has a class of its own, in which `recompile` puts `forward` when there is code."""
+
+    @property
+    def graph(self) -> Graph:
+        return self._graph
+
+    @graph.setter
+    def graph(self, graph: Graph) -> None:
+        self._graph = graph
+        graph.owning_module = self
+        if has_code(self):
+            self.recompile()
+        else:
+            type(self).forward = _Forward(self)  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in GENERATED:
+            self.recompile()
+            return self.__dict__[name]
+        return super().__getattr__(name)
+
+    def __reduce__(self) -> Any:
+        if not has_code(self):  # fx looks at the attributes first, and generates code then
+            self.recompile()
+        return super().__reduce__()
+
+
+class _Forward:
+    """In place of a module's `forward`, and of its class's, as tracers look for it there."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        self._module = weakref.ref(gm)
+
+    def __get__(self, gm: GraphModule | None, owner: type[GraphModule]) -> Any:
+        module = self._module()
+        assert module is not None
+        module.recompile()
+        return owner.forward if gm is None else gm.forward
+
+
+def graph_module(root: Module | dict[str, Any], graph: Graph) -> GraphModule:
+    """`GraphModule(root, graph)`, whose code is generated when it is asked for."""
+    return _CodeWhenAsked(root, graph)
+
+
+def scriptable(gm: GraphModule) -> GraphModule:
+    """The graph of a lazy module of fx in one that TorchScript can script; other modules as they are."""
+    if not isinstance(gm, _LazyGraphModule):
+        return gm
+    made = graph_module(gm, gm.graph)
+    made.meta.update(gm.meta)
+    return made
+
+
+def has_code(gm: GraphModule) -> bool:
+    """Whether the code of a module has been generated."""
+    return "_code" in gm.__dict__
+
+
+def renew_code(gm: GraphModule) -> None:
+    """After a change of a module's graph: generate its code anew, if it has any."""
+    if has_code(gm):
+        gm.recompile()
+
+
+def boxed(gm: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
+    """Run the graph as it is, from one list that it empties, so that each input is freed after its last use.
+
+    Some kernels give other strides than PyTorch's trace takes them to, as batch norm does on a CPU for a transposed
+    input. What the trace takes for a view of such a result is then a copy.
+    """
+    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        node.target = torch.ops.aten.reshape.default
+    gm.graph.set_codegen(torch.fx.graph._BoxedCodeGen())
+    gm.recompile()
+    run = gm.forward
+    call: Callable[[list[Any]], Sequence[Any]] = lambda args: run(args)  # noqa: E731  (methods take no attributes)
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call

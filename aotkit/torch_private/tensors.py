@@ -1,0 +1,102 @@
+"""What a compiled graph assumes of its inputs, and whether other tensors are the same to it."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._C._dynamo.guards import TensorGuards
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from aotkit.torch_private import native
+
+is_view = Tensor._is_view
+
+
+def tensor_guard(tensors: Sequence[Tensor], is_open: Sequence[bool] = ()) -> Callable[..., bool]:
+    """A function that tells whether its arguments are to a graph what `tensors` are.
+
+    It compares type, dtype, device, gradient, conjugation, sizes and strides, and which of them are the same tensor;
+    under the switches and modes that are in force now.
+
+    Args:
+        is_open: for each tensor whether its sizes and strides may be others; all are fixed by default.
+    """
+    if not tensors:
+        return lambda: True
+    is_open = is_open or [False] * len(tensors)
+    pattern = identity_pattern(tensors)
+    if not pattern:
+        return _distinct_guard(tensors, is_open)
+    first = [i for i, j in enumerate(pattern) if i == j]
+    check = _distinct_guard([tensors[i] for i in first], [is_open[i] for i in first])
+    return lambda *others: identity_pattern(others) == pattern and check(*[others[i] for i in first])
+
+
+def _distinct_guard(tensors: Sequence[Tensor], is_open: Sequence[bool]) -> Callable[..., bool]:
+    if (library := native.library()) is not None:
+        return library.TensorGuard(tuple(tensors), tuple(is_open))  # type: ignore[no-any-return]
+    sizes = [[None] * t.dim() if is_open[i] else list(t.shape) for i, t in enumerate(tensors)]
+    strides = [[None] * t.dim() if is_open[i] else list(t.stride()) for i, t in enumerate(tensors)]
+    make: Any = TensorGuards  # its stub describes one tensor
+    return make(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check  # type: ignore[no-any-return]
+
+
+def tensor_kind(tensor: Tensor) -> Hashable:
+    """Roughly what a tensor is, for bookkeeping: its sizes and strides do not count."""
+    keys = torch._C._dispatch_keys(tensor).raw_repr()
+    return type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, keys, tensor.dim()
+
+
+def why_eager_tensor(tensor: Tensor) -> str | None:
+    """Why this input cannot enter a compiled graph."""
+    if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
+        return f"an input is a {type(tensor).__name__}, a tensor subclass"
+    # TorchDynamo's own tell which sizes it leaves open, and stay behind where AOTAutograd has seen open sizes.
+    attributes = [name for name in vars(tensor) if not name.startswith("_dynamo_")]
+    if attributes and not isinstance(tensor, nn.Parameter | nn.Buffer) and not hasattr(tensor, "_is_param"):
+        return f"an input has the Python attributes {', '.join(attributes)}"
+    if not has_plain_memory(tensor):
+        return f"an input is quantized, without data or of layout {tensor.layout}: not a plain strided tensor"
+    return None
+
+
+def has_plain_memory(tensor: Tensor) -> bool:
+    """Whether a tensor is dense and has data."""
+    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
+
+
+def is_for_dynamo(tensor: Tensor) -> bool:
+    """Whether TorchDynamo may have an input that direct tracing cannot have."""
+    return has_plain_memory(tensor) and not overrides_operators(tensor)
+
+
+def overrides_operators(tensor: Tensor) -> bool:
+    """Whether operators do something else to a subclass that does not tell how it is made of plain tensors."""
+    kind = type(tensor)
+    if kind in (Tensor, nn.Buffer) or is_traceable_wrapper_subclass(tensor):
+        return False
+    function, dispatch = nn.Parameter.__torch_function__, Tensor.__torch_dispatch__
+    return kind.__torch_function__ is not function or kind.__torch_dispatch__ is not dispatch
+
+
+def identity_pattern(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """For each tensor the first that is the same; () if all are different."""
+    ids = [id(t) for t in tensors]
+    return () if len(set(ids)) == len(ids) else tuple(map(ids.index, ids))
+
+
+def has_storage(value: Any) -> bool:
+    """Whether this is a tensor with memory of its own: neither sparse nor a subclass that wraps others."""
+    return isinstance(value, Tensor) and value.layout is torch.strided and not is_traceable_wrapper_subclass(value)
+
+
+def negated(tensor: Tensor) -> Tensor:
+    """A view of the negative of a tensor, by its negative bit."""
+    return torch._neg_view(tensor)
+
+
+def storage_users(storages: Sequence[torch.UntypedStorage]) -> list[int]:
+    """How many tensors and storages refer to the memory of each."""
+    count = torch._C._storage_Use_Count
+    return [count(storage._cdata) for storage in storages]

@@ -86,14 +86,7 @@ def pytest_collection_modifyitems(config, items):
 
 @functools.cache
 def usable_backends():
-    def is_usable(name):
-        try:
-            aotkit.get_backend(name)
-        except aotkit.UnavailableError:
-            return False
-        return True
-
-    return set(filter(is_usable, aotkit.list_backends()))
+    return {name for name, reason in aotkit.backend_status().items() if reason is None}
 
 
 def is_its_turn(places, start):

@@ -16,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 import aotkit
 from aotkit.benchmark import transformers_models
 
+from .agreement import Tripling
+
 # Dynamo looks at `.grad` of what a graph break passes on; so does plain torch.compile.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 
@@ -472,13 +474,6 @@ def test_dropout_without_a_mask_returns_its_input(capture, random):
     for fn in (compiled, doubled):
         fn(x, w).sum().backward()
     torch.testing.assert_close(w.grad, 2 * torch.autograd.grad(doubled(x, w).sum(), w)[0])
-
-
-class Tripling(torch.Tensor):
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        result = super().__torch_function__(func, types, args, kwargs or {})
-        return result * 3 if func in (torch.matmul, torch.ops.aten.mm.default) else result
 
 
 @pytest.mark.filterwarnings("ignore::aotkit.EagerCallWarning")

@@ -7,8 +7,8 @@ resembles; `pytest -m sweep` runs all pairs.
 import pytest
 
 import aotkit
-from aotkit.testing.case import Inputs
-from aotkit.testing.conformance.compare import assert_equal, build, observe
+from aotkit.testing.conformance.compare import equals_eager
+from aotkit.testing.conformance.requirements import Subject
 from aotkit.testing.zoo import CASES
 
 COMPILE_IN_NO_TIME = ("nop",)
@@ -45,12 +45,4 @@ def test_equals_eager(case, backend, partitioner, device, request):
         pytest.skip("nnc fuses CPU code only in PyTorch builds with LLVM")
     if reason := KNOWN_GAPS.get((backend, device.type, case.name)):
         request.applymarker(pytest.mark.xfail(raises=aotkit.AotkitError, reason=reason, strict=True))
-    eager, wrapped = build(case, device), build(case, device)
-    compiled = aotkit.compile(wrapped, backend=backend, partition=partitioner, random="torch")
-
-    first = [observe(eager, eager, case, device, seed=1), observe(compiled, wrapped, case, device, seed=1)]
-    compiled.graphs(*case.inputs(Inputs(device, seed=1)))  # raises if that call ran eagerly
-    second = [observe(eager, eager, case, device, seed=2), observe(compiled, wrapped, case, device, seed=2)]
-
-    assert_equal(first[1], first[0], "first call")
-    assert_equal(second[1], second[0], "second call")
+    equals_eager(Subject("backend", backend, device), case, partition=partitioner, check=True)

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import aotkit
 
-from .agreement import agrees, compare
+from .agreement import Tripling, agrees, compare
 
 # What surrounds a call is the subject here: much of it makes calls eager.
 pytestmark = pytest.mark.filterwarnings("ignore::aotkit.errors.EagerCallWarning")
@@ -301,13 +301,6 @@ class Plain(torch.Tensor):
     pass
 
 
-class Tripled(torch.Tensor):
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        out = super().__torch_function__(func, types, args, kwargs or {})
-        return out * 3 if func is torch.sin else out
-
-
 def nested(x):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -323,7 +316,7 @@ def quantized(x):
 KINDS = {
     "plain": lambda x: x,
     "subclass": lambda x: x.as_subclass(Plain),
-    "torch function": lambda x: x.as_subclass(Tripled),
+    "torch function": lambda x: x.as_subclass(Tripling),
     "parameter": nn.Parameter,
     "buffer": nn.Buffer,
     "meta": lambda x: x.to("meta"),

@@ -50,7 +50,7 @@ def _check(options: argparse.Namespace) -> int:
 
 def _faults(options: argparse.Namespace) -> int:
     from aotkit.testing.faults import FAULTS, caught
-    from aotkit.testing.faults.table import as_json, as_text
+    from aotkit.testing.faults.judge import as_json, as_text
     from aotkit.testing.zoo import CASES
 
     names = [case.name for case in CASES] if options.alarms else [fault.name for fault in FAULTS]

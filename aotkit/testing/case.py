@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+CPU = torch.device("cpu")
+
 
 class Inputs:
     """Makes the inputs of one call, the same ones for the same seed.
@@ -57,3 +59,24 @@ class Case:
     name: str
     build: Callable[[torch.device], Any]
     inputs: Callable[[Inputs], tuple[Any, ...]]
+
+    @classmethod
+    def of(cls, name: str, function: Callable[..., Any], inputs: Callable[[Inputs], tuple[Any, ...]]) -> "Case":
+        """A function that is the same on every device."""
+        return cls(name, lambda device: function, inputs)
+
+
+def build(case: Case, device: torch.device = CPU) -> Any:
+    """The function or module of a case; modules have equal parameters each time."""
+    torch.manual_seed(3)
+    return case.build(device)
+
+
+def inputs(
+    case: Case, seed: int, dtype: torch.dtype = torch.float32, device: torch.device = CPU
+) -> tuple[Inputs, tuple[Any, ...]]:
+    """The arguments of one call; also sets the seed of the random numbers that the function draws."""
+    new = Inputs(device, seed, dtype)
+    args = case.inputs(new)
+    torch.manual_seed(seed)
+    return new, args

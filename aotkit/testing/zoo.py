@@ -34,7 +34,7 @@ def case(inputs: Callable[[Inputs], tuple[Any, ...]], factory: bool = False) -> 
 
 def simple(name: str, function: Callable[..., Any], *shapes: tuple[int, ...]) -> None:
     """Add a function of float tensors that all require gradients."""
-    CASES.append(Case(name, lambda device: function, lambda new: tuple(new.normal(*shape) for shape in shapes)))
+    CASES.append(Case.of(name, function, lambda new: tuple(new.normal(*shape) for shape in shapes)))
 
 
 # Pointwise functions and reductions.
@@ -71,9 +71,11 @@ def attention(x, w):
     return ((q @ k.transpose(-2, -1) / 2).softmax(-1) @ v).transpose(1, 2).reshape(2, 5, 8)
 
 
-@case(lambda new: (new.normal(2, 2, 5, 4), new.normal(2, 2, 5, 4), new.normal(2, 2, 5, 4)))
-def scaled_dot_product_attention(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v, dropout_p=0.0, is_causal=True)
+simple(
+    "scaled_dot_product_attention",
+    lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.0, is_causal=True),
+    *[(2, 2, 5, 4)] * 3,
+)
 
 
 # Indexing and shapes.
@@ -153,9 +155,7 @@ def factories(x):
     return x * torch.arange(n, **kind) + torch.eye(3, n, **kind) - torch.full((n,), 0.5, **kind), torch.zeros(2, **kind)
 
 
-@case(lambda new: (new.normal(4), new.normal(4), new.normal(4)))
-def unused_and_detached(x, y, unused):
-    return x.sin() * y.detach().exp() + y
+simple("unused_and_detached", lambda x, y, unused: x.sin() * y.detach().exp() + y, (4,), (4,), (4,))
 
 
 @case(lambda new: (new.normal(4), new.normal(4)))
@@ -192,9 +192,7 @@ class _Double(torch.autograd.Function):
         return gradient * 3 * ctx.saved_tensors[0]  # not the derivative, so that it tells who computed it
 
 
-@case(lambda new: (new.normal(4),))
-def custom_backward(x):
-    return _Double.apply(x.sin())
+simple("custom_backward", lambda x: _Double.apply(x.sin()), (4,))
 
 
 # Mutation and aliasing.

@@ -27,7 +27,7 @@ EXPECTED = {"inductor": OF_INDUCTOR, "inductor_cpp": OF_INDUCTOR}
 def conforms(kind, name, pattern):
     subject = Subject(kind, name, torch.device("cpu"))
     try:
-        subject.require_available()
+        subject.plug_in()
     except aotkit.UnavailableError as e:
         pytest.skip(str(e))
     wanted = matching(requirements(kind), pattern)

@@ -10,8 +10,9 @@ from torch.utils import _pytree as pytree
 
 import aotkit
 from aotkit.cli import main
+from aotkit.testing.case import build, inputs
 from aotkit.testing.faults import FAULTS, NotPlanted, caught
-from aotkit.testing.faults.judge import build, inputs, refusal
+from aotkit.testing.faults.judge import refusal
 from aotkit.testing.faults.planting import Subject
 
 

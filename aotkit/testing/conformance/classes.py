@@ -58,16 +58,16 @@ def _test(cases: Sequence[Requirement], expected_failures: Mapping[str, str]) ->
 
     reasons = reasons_for(cases, expected_failures)
 
-    def marks(case: Requirement) -> list[Any]:
-        if (reason := reasons.get(case.name)) is None:
-            return []
-        return [pytest.mark.xfail(reason=f"{reason} (if it passes, remove it from expected_failures)", strict=True)]
+    def param(case: Requirement) -> Any:
+        reason = f"{reasons.get(case.name)} (if it passes, remove it from expected_failures)"
+        marks = [pytest.mark.xfail(reason=reason, strict=True)] if case.name in reasons else []
+        return pytest.param(case, id=case.name, marks=marks)
 
-    @pytest.mark.parametrize("case", [pytest.param(c, id=c.name, marks=marks(c)) for c in cases])
+    @pytest.mark.parametrize("case", [param(c) for c in cases])
     def test_conforms(self: _Conformance, case: Requirement) -> None:
         subject = Subject(self.kind, self.name, torch.device(self.device))
         try:
-            subject.require_available()
+            subject.plug_in()
         except UnavailableError as e:
             if e.__cause__ is not None:  # it does not even import
                 raise

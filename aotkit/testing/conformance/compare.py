@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from aotkit.checking import TOLERANCE, cotangent
-from aotkit.testing.case import Case, Inputs
+from aotkit.testing.case import Case, build, inputs
 from aotkit.testing.conformance.requirements import Subject
 from aotkit.torch_private.dispatch import pytree
 
@@ -27,7 +27,7 @@ def equals_eager(subject: Subject, case: Case, **options: Any) -> None:
         want = observe(eager, eager, case, subject.device, seed)
         got = observe(compiled, wrapped, case, subject.device, seed)
         assert_equal(got, want, f"{call} call")
-    compiled.graphs(*case.inputs(Inputs(subject.device, 1)))  # raises if those calls ran eagerly
+    compiled.graphs(*inputs(case, 1, device=subject.device)[1])  # raises if those calls ran eagerly
 
 
 def equals_eager_under_each_partitioner(subject: Subject, case: Case) -> None:
@@ -46,20 +46,13 @@ def equals_eager_with_open_sizes(subject: Subject, case: Case) -> None:
     equals_eager(subject, case, dynamic=True)
 
 
-def build(case: Case, device: torch.device) -> Any:
-    """The function or module of a case; modules have equal parameters each time."""
-    torch.manual_seed(3)
-    return case.build(device)
-
-
 def observe(
     call: Callable[..., Any], function: Any, case: Case, device: torch.device, seed: int
 ) -> Mapping[str, Sequence[Any]]:
     """The leaves of all that a caller sees of one call, by name. `function` is what `call` runs, compiled or not."""
-    inputs, modules = Inputs(device, seed), _modules(function)
-    args = case.inputs(inputs)
-    leaves = [*inputs.leaves, *(p for m in modules for p in m.parameters())]
-    torch.manual_seed(seed)
+    modules = _modules(function)
+    new, args = inputs(case, seed, device=device)
+    leaves = [*new.leaves, *(p for m in modules for p in m.parameters())]
     outputs = call(*args)
     seen = {
         "output": outputs,
@@ -69,12 +62,16 @@ def observe(
     }
     found = {what: [_snapshot(v) for v in pytree.tree_leaves(value)] for what, value in seen.items()}
     found["structure"] = [pytree.tree_structure(value) for value in seen.values()]
-    roots = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.requires_grad]
-    if roots and leaves:
+    if leaves and (roots := differentiable(outputs)):
         found["gradient"] = gradients(roots, leaves)
         for i, root in enumerate(roots if len(roots) > 1 else ()):
             found[f"gradient of output {i} alone"] = gradients([root], leaves)
     return found
+
+
+def differentiable(outputs: Any) -> list[Tensor]:
+    """The tensors among them that require gradients."""
+    return [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.requires_grad]
 
 
 def gradients(roots: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor | None]:
@@ -87,9 +84,14 @@ def assert_equal(got: Mapping[str, Sequence[Any]], want: Mapping[str, Sequence[A
     """Demand the same names, and values that are equal up to rounding."""
     assert list(got) == list(want), f"{where}: has {', '.join(got)}; eager has {', '.join(want)}"
     for what, values in want.items():
-        assert len(got[what]) == len(values), f"{where}: {len(got[what])} x {what}; eager has {len(values)}"
-        for i, (g, w) in enumerate(zip(got[what], values, strict=True)):
-            _assert_same(g, w, f"{where}: {what} {i}")
+        assert_each(got[what], values, f"{where}: {what}")
+
+
+def assert_each(got: Sequence[Any], want: Sequence[Any], what: str) -> None:
+    """Demand as many values, each equal up to rounding."""
+    assert len(got) == len(want), f"{what}: {len(got)} of them; eager has {len(want)}"
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        _assert_same(g, w, f"{what} {i}")
 
 
 def assert_close(got: Tensor, want: Tensor, what: str) -> None:

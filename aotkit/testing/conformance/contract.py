@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from aotkit.interfaces import Backend, GraphCompiler
 from aotkit.passes import copy_graph, storages
-from aotkit.testing.conformance.calls import inputs, mlp
-from aotkit.testing.conformance.compare import assert_close, equals_eager
+from aotkit.testing.case import Case
+from aotkit.testing.conformance.calls import inputs, mlp, normalized
+from aotkit.testing.conformance.compare import assert_each, differentiable, equals_eager, gradients
 from aotkit.testing.conformance.requirements import Requirements, Subject
-from aotkit.testing.conformance.values import case
 
 CONTRACT = Requirements("contract")
 
@@ -40,20 +39,10 @@ class Run:
     results: Sequence[Any]
 
 
-class Watch:
-    """A backend that does what the subject does, and records each run."""
+def watched(backend: Backend, name: str, runs: list[Run]) -> Backend:
+    """A backend that does the same under this name, and adds each run to the list."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.runs: list[Run] = []
-        own = subject.backend()
-        self.backend: Backend = dataclasses.replace(
-            own,
-            fw_compiler=self._watched("forward", own.fw_compiler, subject.name),
-            bw_compiler=self._watched("backward", own.bw_compiler or own.fw_compiler, subject.name),
-            inference_compiler=self._watched("inference", own.inference_compiler or own.fw_compiler, subject.name),
-        )
-
-    def _watched(self, role: str, compiler: GraphCompiler, name: str) -> GraphCompiler:
+    def watching(role: str, compiler: GraphCompiler) -> GraphCompiler:
         def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
             graph = copy_graph(gm)
             run = compiler(gm, example_inputs)
@@ -62,13 +51,33 @@ class Watch:
                 before = [_copy(a) for a in args]
                 versions = [_version(a) for a in args]
                 results = run(list(args)) if getattr(run, "_boxed_call", False) else run(*args)
-                self.runs.append(Run(role, graph, before, list(args), versions, results))
+                runs.append(Run(role, graph, before, list(args), versions, results))
                 return results
 
             return call
 
         compile_graph.__name__ = name
         return compile_graph
+
+    return dataclasses.replace(
+        backend,
+        fw_compiler=watching("forward", backend.fw_compiler),
+        bw_compiler=watching("backward", backend.bw_compiler or backend.fw_compiler),
+        inference_compiler=watching("inference", backend.inference_compiler or backend.fw_compiler),
+    )
+
+
+def run_once(compiled: Callable[..., Any], args: Sequence[Tensor]) -> None:
+    """One call, and a backward pass if there is one."""
+    if roots := differentiable(compiled(*args)):
+        gradients(roots, [a for a in args if a.requires_grad])
+
+
+def watched_runs(subject: Subject, function: Callable[..., Any], *args: Tensor) -> list[Run]:
+    """Runs of the forward and the backward graph of `function`, or of its inference graph."""
+    runs: list[Run] = []
+    run_once(subject.compile(function, backend=watched(subject.plug_in(), subject.name, runs)), args)
+    return runs
 
 
 def _copy(value: Any) -> Any:
@@ -82,24 +91,9 @@ def _version(value: Any) -> int:
     return value._version if isinstance(value, Tensor) and not value.is_inference() else 0
 
 
-def watched_runs(subject: Subject, function: Callable[..., Any], *args: Tensor) -> list[Run]:
-    """Runs of the forward and the backward graph of `function`, or of its inference graph."""
-    watch = Watch(subject)
-    output = subject.compile(function, backend=watch.backend)(*args)
-    roots = [t for t in (output if isinstance(output, tuple) else (output,)) if t.requires_grad]
-    if roots:
-        torch.autograd.grad([t.square().sum() for t in roots], [a for a in args if a.requires_grad], allow_unused=True)
-    return watch.runs
-
-
-def _normalized(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    y = x @ w
-    return F.layer_norm(y, (4,)), y.relu(), x.sum(), x.t() * 2, y.argmax(1)
-
-
 FUNCTIONS: list[Callable[..., Any]] = [
     mlp,
-    _normalized,
+    normalized,
     lambda x, w: (x.sin(), w.cos(), x.exp(), w.square()),
     lambda x, w: (x.clone(), x * 1, w + 0, w.clone().view(-1)),
     lambda x, w: (x.index_put((torch.tensor([0, 1], device=x.device),), x[2:4]), w.cumsum(0)),
@@ -107,17 +101,17 @@ FUNCTIONS: list[Callable[..., Any]] = [
 
 
 def _all_runs(subject: Subject) -> list[Run]:
-    backend = subject.backend()
-    compilers: list[Any] = [backend.fw_compiler, backend.bw_compiler, backend.inference_compiler]
-    return _cached_runs(subject, *compilers)
+    own = subject.plug_in()
+    return _cached_runs(subject, own.fw_compiler, own.bw_compiler, own.inference_compiler)
 
 
 @functools.lru_cache(maxsize=1)
 def _cached_runs(subject: Subject, *compilers: Any) -> list[Run]:
     """Several requirements look at the same runs; the compilers are there to tell plug-ins of one name apart."""
-    runs = [run for function in FUNCTIONS for run in watched_runs(subject, function, *inputs(subject))]
-    with torch.no_grad():
-        runs += [run for function in FUNCTIONS for run in watched_runs(subject, function, *inputs(subject))]
+    runs = []
+    for is_training in (True, False):
+        with torch.set_grad_enabled(is_training):
+            runs += [run for function in FUNCTIONS for run in watched_runs(subject, function, *inputs(subject))]
     return runs
 
 
@@ -138,30 +132,18 @@ def number_of_outputs(subject: Subject) -> None:
 def order_of_outputs(subject: Subject) -> None:
     """Each output is the one that the graph has in that place: what interpreting the graph gives."""
     for run in _all_runs(subject):
-        want = Interpreter(run.graph).run(*run.before)
-        for i, (g, w) in enumerate(zip(run.results, want, strict=True)):
-            if isinstance(w, Tensor):
-                assert_close(g, w, f"output {i} of the {run.role} graph")
-            else:
-                assert g == w, f"output {i} of the {run.role} graph is {g!r}, interpreting it gives {w!r}"
+        assert_each(run.results, Interpreter(run.graph).run(*run.before), f"output of the {run.role} graph")
 
 
 @CONTRACT
 def none_outputs(subject: Subject) -> None:
     """Where the graph returns None, the compiled graph does."""
     x, w = inputs(subject)
-    runs = watched_runs(subject, lambda x, w, u: (mlp(x, w.detach()), u * 2), x, w, w)
-    backward = [run for run in runs if run.role == "backward"]
-    for run in backward:
-        got = [value is None for value in run.results]
-        want = [value is None for value in _promised(run)]
-        assert got == want, f"the graph has None at {_places(want)}, the compiled one at {_places(got)}"
+    for run in watched_runs(subject, lambda x, w, u: (mlp(x, w.detach()), u * 2), x, w, w):
+        got, want = ([i for i, v in enumerate(values) if v is None] for values in (run.results, _promised(run)))
+        assert got == want, f"the graph has None at {want}, the compiled one at {got}"
     frozen = watched_runs(subject, mlp, x, w.detach())
     assert any(None in run.results for run in frozen if run.role == "backward"), "no gradient was None"
-
-
-def _places(flags: list[bool]) -> str:
-    return ", ".join(str(i) for i, flag in enumerate(flags) if flag) or "no place"
 
 
 @CONTRACT
@@ -187,9 +169,7 @@ def outputs_have_memory_of_their_own(subject: Subject) -> None:
                 continue
             owner = owners.setdefault(address, node)
             shared = owner is node or storages(owner).keys() & storages(node).keys()
-            assert shared, (
-                f"output {i} of the {run.role} graph shares memory with {owner.name!r}; in the graph it does not"
-            )
+            assert shared, f"output {i} of the {run.role} graph shares memory with {owner.name!r}; in the graph not"
 
 
 def _address(value: Any) -> int:
@@ -215,6 +195,6 @@ for _name, (_function, _says) in SMALL.items():
     _count = 40 if _name.startswith("many") else 2
     CONTRACT.add_cases(
         f"A function that {_says} gives eager's values.",
-        [case(_name, _function, lambda new, count=_count: tuple(new.normal(4, 3) for _ in range(count)))],  # type: ignore[misc]
+        [Case.of(_name, _function, lambda new, count=_count: tuple(new.normal(4, 3) for _ in range(count)))],  # type: ignore[misc]
         equals_eager,
     )

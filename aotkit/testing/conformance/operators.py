@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from aotkit.testing.case import Case, Inputs
+from aotkit.testing.case import CPU, Case, Inputs
 from aotkit.testing.conformance.compare import equals_eager
 from aotkit.testing.conformance.requirements import Requirements
 
@@ -183,14 +183,12 @@ IMAGES: dict[str, Callable[..., Any]] = {
 }
 
 
-def _on_each(operator: Callable[..., Any]) -> Callable[[Mapping[str, tuple[Any, ...]]], dict[str, Any]]:
-    """All samples in one function, so that each operator compiles once."""
-    return lambda samples: {name: operator(*arguments) for name, arguments in samples.items()}
-
-
 def _case(name: str, operator: Callable[..., Any], samples: Samples) -> Case:
-    function = _on_each(operator)
-    return Case(f"aten.{name}", lambda device: function, lambda new: (samples(new),))
+    def on_each(made: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+        """All samples in one function, so that each operator compiles once."""
+        return {sample: operator(*arguments) for sample, arguments in made.items()}
+
+    return Case.of(f"aten.{name}", on_each, lambda new: (samples(new),))
 
 
 OPERATORS = Requirements("op")
@@ -202,7 +200,7 @@ for _table, _samples in (
     (INDEXED, _rows_and_indices),
     (IMAGES, _image),
 ):
-    _names = ", ".join(_samples(Inputs(torch.device("cpu"), 0)))
+    _names = ", ".join(_samples(Inputs(CPU, 0)))
     OPERATORS.add_cases(
         f"The operator gives eager's values and gradients on samples, in this order: {_names}.",
         [_case(name, operator, _samples) for name, operator in _table.items()],

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from aotkit.errors import TraceError
+from aotkit.testing.conformance.compare import differentiable
 from aotkit.testing.conformance.requirements import Requirement, Requirements, Subject
 from aotkit.torch_private import testing as opinfo
 from aotkit.torch_private.dispatch import pytree
@@ -54,7 +55,7 @@ def evaluate(fn: Callable[..., Any], sample: Any) -> dict[str, Any]:
     wanted = [t for t in inputs if t.requires_grad]
     opinfo.seed()
     outputs = pytree.tree_leaves(fn(sample.input, *sample.args, **sample.kwargs))
-    roots = [t for t in outputs if isinstance(t, Tensor) and t.requires_grad]
+    roots = differentiable(outputs)
     cotangents = [_cotangent(t) for t in roots]
     gradients = torch.autograd.grad(roots, wanted, cotangents, allow_unused=True) if roots and wanted else []
     found = {"output": outputs, "gradient": gradients, "input": inputs}

@@ -2,19 +2,20 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
+import aotkit
 from aotkit.errors import CompileError
-from aotkit.interfaces import Backend
 from aotkit.passes import copy_graph, is_random
-from aotkit.testing.conformance.calls import inputs, mlp
-from aotkit.testing.conformance.compare import assert_close
+from aotkit.testing.conformance.calls import inputs, mlp, normalized, results
+from aotkit.testing.conformance.compare import assert_each, assert_equal
+from aotkit.testing.conformance.contract import Run, run_once, watched
 from aotkit.testing.conformance.requirements import Requirements, Subject
 
 CUT = Requirements("cut")
@@ -26,77 +27,40 @@ class Split:
     """One joint graph, what the partitioner made of it, and a run of both parts.
 
     Attributes:
-        parts: what the partitioner returned.
+        forward, backward: what the partitioner returned.
         num_outputs: how many outputs of the forward graph are not saved values.
-        primals, outputs: of the run of the forward graph; the outputs include the saved values.
-        saved_and_tangents, gradients: of the run of the backward graph.
+        runs: of the forward graph, with saved values among its results, and of the backward graph.
         error: raised by one of the runs.
     """
 
     joint: GraphModule
-    parts: Any
+    forward: GraphModule
+    backward: GraphModule
     num_outputs: int
     num_tangents: int
-    primals: list[Any] = field(default_factory=list)
-    outputs: Sequence[Any] = ()
-    saved_and_tangents: list[Any] = field(default_factory=list)
-    gradients: Sequence[Any] = ()
+    runs: list[Run]
     error: CompileError | None = None
-
-    @property
-    def forward(self) -> GraphModule:
-        return self.parts[0]  # type: ignore[no-any-return]
-
-    @property
-    def backward(self) -> GraphModule:
-        return self.parts[1]  # type: ignore[no-any-return]
-
-    @property
-    def tangents(self) -> list[Any]:
-        return self.saved_and_tangents[len(self.saved_and_tangents) - self.num_tangents :]
-
-    @property
-    def saved(self) -> list[Any]:
-        return list(self.outputs[self.num_outputs :])
 
 
 def split(subject: Subject, function: Callable[..., Any], *args: Tensor, dynamic: bool = False) -> Split:
     """Compile `function` with the partitioner, and run both graphs once, as they are."""
     found: list[Split] = []
-    partition = subject.partitioner()
+    runs: list[Run] = []
+    partition = subject.plug_in()
 
     def keep(joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any) -> Any:
         given = copy_graph(joint)
         parts = partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         # Copies: the core mends some of what a partitioner leaves.
-        kept = tuple(copy_graph(p) if isinstance(p, GraphModule) else p for p in parts)
-        found.append(Split(given, kept, num_fwd_outputs, len(joint_inputs[1])))
+        forward, backward = (copy_graph(p) if isinstance(p, GraphModule) else p for p in parts)
+        found.append(Split(given, forward, backward, num_fwd_outputs, len(joint_inputs[1]), runs))
         return parts
 
-    def forward(gm: GraphModule, example_inputs: Any) -> Callable[..., Any]:
-        def run(*primals: Any) -> Any:
-            found[-1].primals = list(primals)
-            found[-1].outputs = gm(*primals)
-            return found[-1].outputs
-
-        return run
-
-    def backward(gm: GraphModule, example_inputs: Any) -> Callable[..., Any]:
-        def run(*values: Any) -> Any:
-            found[-1].saved_and_tangents = list(values)
-            found[-1].gradients = gm(*values)
-            return found[-1].gradients
-
-        return run
-
     keep.__name__ = subject.name
-    compiled = subject.compile(function, backend=Backend(forward, backward), partition=keep, dynamic=dynamic)
+    backend = watched(aotkit.get_backend("nop"), "nop", runs)
+    compiled = subject.compile(function, backend=backend, partition=keep, dynamic=dynamic)
     try:
-        output = compiled(*args)
-        roots = [t for t in (output if isinstance(output, tuple) else (output,)) if t.requires_grad]
-        wanted = [a for a in args if a.requires_grad]
-        weights = [torch.linspace(0.5, 1.5, t.numel(), device=t.device).reshape(t.shape) for t in roots]
-        torch.autograd.grad(roots, wanted, weights, allow_unused=True)
+        run_once(compiled, args)
     except CompileError as e:
         if not found:
             raise
@@ -105,34 +69,22 @@ def split(subject: Subject, function: Callable[..., Any], *args: Tensor, dynamic
     return found[0]
 
 
-def _normalized(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    y = x @ w
-    return F.layer_norm(y.sin(), (4,)).cos(), y.relu().sum(), x.t() * 2, y.argmax(1)
-
-
-def _sized(x: Tensor, w: Tensor) -> Tensor:
-    """Its gradients depend on sizes."""
-    return (x @ w).cos().mean(0) * x.shape[0] + x.reshape(-1).sum()
-
-
-def _one_dead_output(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    return x.sin() @ w, w.detach().exp(), x.cos().sum()
-
-
-def _dropout(x: Tensor, w: Tensor) -> Tensor:
-    return F.dropout(F.dropout(x.sin(), 0.3) @ w, 0.4).cos()
-
-
-def _noise(x: Tensor, w: Tensor) -> Tensor:
-    return (x * torch.randn_like(x)).sin() @ w * torch.rand(4, device=x.device).exp()
-
-
-FUNCTIONS = [mlp, _normalized, _sized, _one_dead_output, lambda x, w: x @ w, lambda x, w: x + w.sum()]
-RANDOM_FUNCTIONS = [_dropout, _noise]
+FUNCTIONS: list[Callable[..., Any]] = [
+    mlp,
+    normalized,
+    lambda x, w: (x @ w).cos().mean(0) * x.shape[0] + x.reshape(-1).sum(),  # gradients depend on sizes
+    lambda x, w: (x.sin() @ w, w.detach().exp(), x.cos().sum()),  # the second has no gradient
+    lambda x, w: x @ w,
+    lambda x, w: x + w.sum(),
+]
+RANDOM_FUNCTIONS: list[Callable[..., Any]] = [
+    lambda x, w: F.dropout(F.dropout(x.sin(), 0.3) @ w, 0.4).cos(),
+    lambda x, w: (x * torch.randn_like(x)).sin() @ w * torch.rand(4, device=x.device).exp(),
+]
 
 
 def _splits(subject: Subject, functions: Sequence[Callable[..., Any]] = FUNCTIONS) -> list[Split]:
-    return _cached_splits(subject, cast(Any, subject.partitioner()), tuple(functions))
+    return _cached_splits(subject, subject.plug_in(), tuple(functions))
 
 
 @functools.lru_cache(maxsize=2)
@@ -149,10 +101,9 @@ def _names(gm: GraphModule) -> list[str]:
 def returns_two_graphs(subject: Subject) -> None:
     """A partitioner returns a tuple of two well-formed GraphModules, (forward, backward)."""
     for s in _splits(subject):
-        assert isinstance(s.parts, tuple), f"it returned {type(s.parts).__name__}"
-        assert [isinstance(p, GraphModule) for p in s.parts] == [True, True], "it returned something else"
-        s.forward.graph.lint()
-        s.backward.graph.lint()
+        for gm in (s.forward, s.backward):
+            assert isinstance(gm, GraphModule), f"it returned a {type(gm).__name__}"
+            gm.graph.lint()
 
 
 @CUT
@@ -168,14 +119,15 @@ def forward_returns_the_outputs(subject: Subject) -> None:
     """The forward graph returns the joint graph's outputs first, in its order."""
     for s in _splits(subject):
         want = _joint_results(s)[: s.num_outputs]
-        _equal(s.outputs[: s.num_outputs], want, "output {} of the forward graph")
+        assert_each(s.runs[0].results[: s.num_outputs], want, "output of the forward graph")
 
 
 @CUT
 def backward_computes_the_gradients(subject: Subject) -> None:
     """The backward graph returns the joint graph's gradients, in its order, None where that has None."""
     for s in _splits(subject):
-        _equal(s.gradients, _joint_results(s)[s.num_outputs :], "gradient {} of the backward graph")
+        want = _joint_results(s)[s.num_outputs :]
+        assert_each(s.runs[1].results, want, "gradient of the backward graph")
 
 
 @CUT
@@ -210,15 +162,15 @@ def saves_nothing_twice(subject: Subject) -> None:
 @CUT
 def nothing_to_save(subject: Subject) -> None:
     """Where gradients are the tangents themselves, no tensor is saved."""
-    saved = split(subject, lambda x, y: x + y, *(inputs(subject)[0] for _ in range(2))).saved
-    assert not saved, f"the backward pass of an addition reads no value, but {len(saved)} are saved"
+    s = split(subject, lambda x, y: x + y, *(inputs(subject)[0] for _ in range(2)))
+    assert not _saved_nodes(s), f"the backward pass of an addition reads no value, but {len(_saved_nodes(s))} are saved"
 
 
 @RANDOM
 def drawn_once(subject: Subject) -> None:
     """Each random operator of the joint graph runs in one of the graphs, once: a second draw gives other numbers."""
     for s in _splits(subject, RANDOM_FUNCTIONS):
-        want, forward, backward = (_draws(gm) for gm in (s.joint, *s.parts))
+        want, forward, backward = (_draws(gm) for gm in (s.joint, s.forward, s.backward))
         repeated = sorted(set(forward) & set(backward))
         assert not repeated, f"random operators of the forward graph run again in the backward graph: {repeated}"
         got = len(forward) + len(backward)
@@ -229,31 +181,19 @@ def drawn_once(subject: Subject) -> None:
 def drawn_in_the_same_order(subject: Subject) -> None:
     """Random operators keep the order of the joint graph, so that a seed gives eager's numbers."""
     for function in RANDOM_FUNCTIONS:
-        args = inputs(subject)
+        compiled, args = subject.compile(function), inputs(subject)
         torch.manual_seed(7)
-        want = function(*args)
-        expected = torch.autograd.grad(want.square().sum(), args)
-        compiled = subject.compile(function)
+        want = results(function, args)
         torch.manual_seed(7)
-        got = compiled(*args)
-        found = torch.autograd.grad(got.square().sum(), args)
-        for i, (g, w) in enumerate(zip([got, *found], [want, *expected], strict=True)):
-            assert_close(g, w, f"gradient {i - 1}" if i else "the output")
+        assert_equal(results(compiled, args), want, "with the same seed")
 
 
 def _joint_results(s: Split) -> list[Any]:
     if s.error is not None:
         raise s.error
-    return list(Interpreter(s.joint).run(*s.primals, *s.tangents))
-
-
-def _equal(got: Sequence[Any], want: Sequence[Any], what: str) -> None:
-    assert len(got) == len(want), f"{what.format('')}: {len(got)} values, the joint graph has {len(want)}"
-    for i, (g, w) in enumerate(zip(got, want, strict=True)):
-        if isinstance(g, Tensor) and isinstance(w, Tensor):
-            assert_close(g, w, what.format(i))
-        else:
-            assert g == w, f"{what.format(i)} is {g!r}; the joint graph gives {w!r}"
+    primals, saved_and_tangents = (run.before for run in s.runs)
+    tangents = saved_and_tangents[len(saved_and_tangents) - s.num_tangents :]
+    return list(Interpreter(s.joint).run(*primals, *tangents))
 
 
 def _saved_nodes(s: Split) -> list[Node]:

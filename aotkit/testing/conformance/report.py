@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -21,11 +21,7 @@ MOST_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one requirement.
-
-    Attributes:
-        message: how it failed, or why that was expected; in one line.
-    """
+    """What became of one requirement; the message, one line, is how it failed, or why that was expected."""
 
     requirement: Requirement
     status: Status
@@ -36,17 +32,13 @@ class Outcome:
         return self.status in ("failed", "unexpectedly passed")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Report:
-    """What became of all requirements of one plug-in.
-
-    Attributes:
-        seconds: how long it took.
-    """
+    """What became of all requirements of one plug-in, and how long that took."""
 
     subject: Subject
-    outcomes: list[Outcome] = field(default_factory=list)
-    seconds: float = 0.0
+    outcomes: Sequence[Outcome]
+    seconds: float
 
     @property
     def passed(self) -> bool:
@@ -85,14 +77,13 @@ def run(
         UnavailableError: the plug-in cannot run here.
         UnknownNameError: an expected failure matches no requirement.
     """
-    subject.require_available()
+    subject.plug_in()
     reasons = reasons_for(requirements, expected_failures or {})
-    report, start = Report(subject), time.perf_counter()
+    start, outcomes = time.perf_counter(), []
     for requirement in requirements:
         progress(requirement)
-        report.outcomes.append(_outcome(subject, requirement, reasons.get(requirement.name)))
-    report.seconds = time.perf_counter() - start
-    return report
+        outcomes.append(_outcome(subject, requirement, reasons.get(requirement.name)))
+    return Report(subject, outcomes, time.perf_counter() - start)
 
 
 def matching(requirements: Sequence[Requirement], pattern: str) -> list[Requirement]:
@@ -132,17 +123,16 @@ def undisturbed() -> Iterator[None]:
 
 
 def _outcome(subject: Subject, requirement: Requirement, reason: str | None) -> Outcome:
+    problem = None
     try:
         with undisturbed():
             requirement.check(subject)
     except Exception as e:
-        return (
-            Outcome(requirement, "failed", _line(e))
-            if reason is None
-            else Outcome(requirement, "expected failure", reason)
-        )
+        problem = _line(e)
     if reason is None:
-        return Outcome(requirement, "passed")
+        return Outcome(requirement, "failed" if problem else "passed", problem or "")
+    if problem:
+        return Outcome(requirement, "expected failure", reason)
     return Outcome(
         requirement, "unexpectedly passed", f"unexpectedly passes: remove it from expected_failures ({reason})"
     )

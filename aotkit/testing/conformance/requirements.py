@@ -1,5 +1,6 @@
 """A requirement: something that a plug-in has to do, under a name, and the function that finds out whether it does."""
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -7,7 +8,6 @@ from typing import Any, Literal
 import torch
 
 import aotkit
-from aotkit.interfaces import Backend, Partitioner
 from aotkit.registry import name_of
 from aotkit.testing.case import Case
 
@@ -31,35 +31,20 @@ class Subject:
     def name(self) -> str:
         return name_of(self.spec)
 
-    def backend(self) -> Backend:
-        """The backend.
+    def plug_in(self) -> Any:
+        """The backend or partitioner itself.
 
         Raises:
             UnavailableError: it cannot run here.
         """
-        return aotkit.get_backend(self.spec)
-
-    def partitioner(self) -> Partitioner:
-        """The partitioner.
-
-        Raises:
-            UnavailableError: it cannot run here.
-        """
-        return aotkit.get_partitioner(self.spec)
-
-    def require_available(self) -> None:
-        """Raise UnavailableError if it cannot run here."""
-        _ = self.backend() if self.kind == "backend" else self.partitioner()
+        return (aotkit.get_backend if self.kind == "backend" else aotkit.get_partitioner)(self.spec)
 
     def compile(self, fn: Any, **options: Any) -> Any:
         """`aotkit.compile` with this plug-in, without its check: what is wrong shall reach the requirement."""
-        defaults = (
-            {"backend": self.spec, "partition": "default"}
-            if self.kind == "backend"
-            else {"backend": "nop", "partition": self.spec}
-        )
+        plug_ins = {"backend": "nop", "partition": "default"}
+        plug_ins["backend" if self.kind == "backend" else "partition"] = self.spec
         # Torch's stream, which eager draws too.
-        return aotkit.compile(fn, **{"check": False, "random": "torch", **defaults, **options})
+        return aotkit.compile(fn, **{"check": False, "random": "torch", **plug_ins, **options})
 
 
 Check = Callable[[Subject], None]
@@ -92,11 +77,7 @@ class Requirements(list[Requirement]):
         self.append(Requirement(f"{self.group}/{check.__name__}", (check.__doc__ or "").strip(), check))
         return check
 
-    def add_cases(self, says: str, cases: Iterable[Case], compare: Callable[[Subject, Case], None]) -> None:
-        """One requirement for each function: what `compare` asks of it."""
-        for case in cases:
-            self.append(Requirement(f"{self.group}/{case.name}", says, _on(case, compare)))
-
-
-def _on(case: Case, compare: Callable[[Subject, Case], None]) -> Check:
-    return lambda subject: compare(subject, case)
+    def add_cases(self, says: str, cases: Iterable[Case], compare: Callable[..., None]) -> "Requirements":
+        """One requirement for each function: what `compare(subject, case)` asks of it."""
+        self.extend(Requirement(f"{self.group}/{c.name}", says, functools.partial(compare, case=c)) for c in cases)
+        return self

@@ -23,10 +23,7 @@ def _block(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return (x.sin() * y + x.t().reshape(y.shape)).softmax(-1), (x * y).sum(0)
 
 
-def case(name: str, function: Callable[..., Any], inputs: Callable[[Inputs], tuple[Any, ...]]) -> Case:
-    """A function of the inputs, on any device."""
-    return Case(name, lambda device: function, inputs)
-
+case = Case.of
 
 LAYOUTS = [
     case("contiguous", _block, lambda new: (new.normal(4, 6), new.normal(4, 6))),
@@ -51,44 +48,37 @@ LAYOUTS = [
     case("returns_expanded", lambda x: (x.sin()[:, None].expand(4, 3), x.sum()), lambda new: (new.normal(4),)),
 ]
 
-FLOATS = [
-    torch.float64,
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-]
+
+def _floating(x: Tensor, w: Tensor) -> Any:
+    return (x @ w).tanh(), (x * 2 + 1).sum(1), x > 0
+
+
+def _complex(x: Tensor, y: Tensor) -> Any:
+    return x * y.conj(), (x + 2).abs(), torch.view_as_real(y * 2), y.real * 3
+
+
+def _integer(x: Tensor, y: Tensor) -> Any:
+    return x * 3 + y, (x > y).sum(), x // (y + 1), x & y, x.sum(0), x.float().exp()
+
+
+def _typed(dtype: torch.dtype, function: Callable[..., Any], *second: int) -> Case:
+    """A function of two tensors of one type; `second` is the shape of the other one."""
+
+    def inputs(new: Inputs) -> tuple[Any, ...]:
+        if dtype.is_floating_point or dtype.is_complex:
+            return new.normal(4, 6, dtype=dtype), new.normal(*second, dtype=dtype)
+        return new.integers(9, 4, 6).to(dtype), new.integers(9, *second).to(dtype)
+
+    return case(str(dtype).removeprefix("torch."), function, inputs)
+
+
+FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
 
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _floating(dtype: torch.dtype) -> Case:
-    def function(x: Tensor, w: Tensor) -> Any:
-        return (x @ w).tanh(), (x * 2 + 1).sum(1), x > 0
-
-    return case(_name(dtype), function, lambda new: (new.normal(4, 6, dtype=dtype), new.normal(6, 5, dtype=dtype)))
-
-
-def _complex(dtype: torch.dtype) -> Case:
-    def function(x: Tensor, y: Tensor) -> Any:
-        return x * y.conj(), (x + 2).abs(), torch.view_as_real(y * 2), y.real * 3
-
-    return case(_name(dtype), function, lambda new: (new.normal(4, 6, dtype=dtype), new.normal(4, 6, dtype=dtype)))
-
-
-def _integer(dtype: torch.dtype) -> Case:
-    def function(x: Tensor, y: Tensor) -> Any:
-        return x * 3 + y, (x > y).sum(), x // (y + 1), x & y, x.sum(0), x.float().exp()
-
-    return case(_name(dtype), function, lambda new: (new.integers(9, 4, 6).to(dtype), new.integers(9, 4, 6).to(dtype)))
-
-
 DTYPES = [
-    *map(_floating, FLOATS),
-    *map(_complex, [torch.complex64, torch.complex128]),
-    *map(_integer, INTEGERS),
+    *(_typed(dtype, _floating, 6, 5) for dtype in FLOATS),
+    *(_typed(dtype, _complex, 4, 6) for dtype in (torch.complex64, torch.complex128)),
+    *(_typed(dtype, _integer, 4, 6) for dtype in INTEGERS),
     case(
         "bool",
         lambda a, b: (a & b | ~a, a.sum(), a.any(0), torch.where(a, 1.0, 2.0)),
@@ -108,12 +98,12 @@ DTYPES = [
 ]
 
 
-def _size(name: str, *shape: int) -> Case:
-    return case(name, _any_size, lambda new: (new.normal(*shape), new.normal(*shape)))
-
-
 def _any_size(x: Tensor, y: Tensor) -> Any:
     return (x * y).sin() + x, x.sum(), (x + 1).reshape(-1)
+
+
+def _size(name: str, *shape: int) -> Case:
+    return case(name, _any_size, lambda new: (new.normal(*shape), new.normal(*shape)))
 
 
 SIZES = [
@@ -130,14 +120,17 @@ SIZES = [
     case("zero_inside", lambda x, w: x @ w + 1, lambda new: (new.normal(3, 0), new.normal(0, 4))),
 ]
 
+
+def _product(x: Tensor, w: Tensor, *unused: Tensor) -> Tensor:
+    return (x @ w).tanh()
+
+
 GRADIENTS = [
-    case("all", lambda x, w: (x @ w).tanh(), lambda new: (new.normal(4, 6), new.normal(6, 3))),
-    case("first_only", lambda x, w: (x @ w).tanh(), lambda new: (new.normal(4, 6), new.values(6, 3))),
-    case("second_only", lambda x, w: (x @ w).tanh(), lambda new: (new.values(4, 6), new.normal(6, 3))),
-    case("none", lambda x, w: (x @ w).tanh(), lambda new: (new.values(4, 6), new.values(6, 3))),
-    case(
-        "unused_input", lambda x, w, u: (x @ w).tanh(), lambda new: (new.normal(4, 6), new.normal(6, 3), new.normal(2))
-    ),
+    case("all", _product, lambda new: (new.normal(4, 6), new.normal(6, 3))),
+    case("first_only", _product, lambda new: (new.normal(4, 6), new.values(6, 3))),
+    case("second_only", _product, lambda new: (new.values(4, 6), new.normal(6, 3))),
+    case("none", _product, lambda new: (new.values(4, 6), new.values(6, 3))),
+    case("unused_input", _product, lambda new: (new.normal(4, 6), new.normal(6, 3), new.normal(2))),
     case("detached_output", lambda x: (x.sin(), x.detach().exp()), lambda new: (new.normal(4, 6),)),
     case("through_one_of_two", lambda x, y: x.detach() * y, lambda new: (new.normal(4, 6), new.normal(4, 6))),
     case("equal_gradients", lambda x, y: x + y, lambda new: (new.normal(4, 6), new.normal(4, 6))),
@@ -146,28 +139,26 @@ GRADIENTS = [
     case("zero", lambda x: (x * 0).sin() + x.sign(), lambda new: (new.normal(4, 6),)),
 ]
 
-ZOO = Requirements("zoo")
-ZOO.add_cases(
+ZOO = Requirements("zoo").add_cases(
     "Outputs, gradients, arguments and buffers after the call are eager's, under each of aotkit's partitioners.",
     CASES,
     equals_eager_under_each_partitioner,
 )
-LAYOUT = Requirements("layout")
-LAYOUT.add_cases("Inputs and outputs that lie in memory in this way give eager's values.", LAYOUTS, equals_eager)
-DTYPE = Requirements("dtype")
-DTYPE.add_cases("Tensors of this type give eager's values, in eager's types.", DTYPES, equals_eager)
-SIZE = Requirements("sizes")
-SIZE.add_cases("Tensors of this size give eager's values.", SIZES, equals_eager)
-GRADIENT = Requirements("gradients")
-GRADIENT.add_cases("With these inputs requiring gradients, values and gradients are eager's.", GRADIENTS, equals_eager)
-
-FUNCTIONS = Requirements("zoo")
-FUNCTIONS.add_cases(
+FUNCTIONS = Requirements("zoo").add_cases(
     "Outputs, gradients, arguments and buffers after the call are eager's, with fixed sizes and with open ones.",
     CASES,
     equals_eager_with_open_sizes,
 )
-
+LAYOUT = Requirements("layout").add_cases(
+    "Inputs and outputs that lie in memory in this way give eager's values.", LAYOUTS, equals_eager
+)
+DTYPE = Requirements("dtype").add_cases(
+    "Tensors of this type give eager's values, in eager's types.", DTYPES, equals_eager
+)
+SIZE = Requirements("sizes").add_cases("Tensors of this size give eager's values.", SIZES, equals_eager)
+GRADIENT = Requirements("gradients").add_cases(
+    "With these inputs requiring gradients, values and gradients are eager's.", GRADIENTS, equals_eager
+)
 BACKENDS = Requirements("backend")
 for _backend in ("nop", "print"):
     BACKENDS.add_cases(

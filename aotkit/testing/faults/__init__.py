@@ -14,8 +14,9 @@ from aotkit.testing.faults import (
     randomness,
     reductions,
 )
-from aotkit.testing.faults.fault import Fault, NotPlanted, PlugIn
 from aotkit.testing.faults.judge import FalseAlarmError, Verdict, caught
+from aotkit.testing.faults.planting import Fault, PlugIn
+from aotkit.testing.faults.rewriting import NotPlanted
 
 SUBJECTS = (operators, reductions, numerics, gradients, partitions, memory, randomness, calls, buffers)
 FAULTS: list[Fault] = [fault for subject in SUBJECTS for fault in subject.faults.faults]

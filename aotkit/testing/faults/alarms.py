@@ -13,8 +13,8 @@ import torch
 
 import aotkit
 from aotkit.errors import AotkitError
-from aotkit.testing.case import Case
-from aotkit.testing.faults.judge import build, first_complaint, inputs
+from aotkit.testing.case import Case, build, inputs
+from aotkit.testing.faults.judge import first_complaint
 from aotkit.testing.zoo import CASES
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -86,7 +86,8 @@ def combinations(functions: Sequence[str] = (), backends: Sequence[str] = ()) ->
 
 def alarms(where: Combination, seeds: Iterable[int]) -> list[Alarm]:
     """Compile a function, and check it for the inputs of each seed."""
-    fn = _in(build(where.case), where.dtype)
+    fn = build(where.case)
+    fn = fn.to(where.dtype) if isinstance(fn, torch.nn.Module) else fn
     compiled: Any = aotkit.compile(fn, backend=where.backend, partition=where.partition, check=False)
     found = []
     for seed in seeds:
@@ -95,7 +96,3 @@ def alarms(where: Combination, seeds: Iterable[int]) -> list[Alarm]:
         except AotkitError as error:
             found.append(Alarm(where, seed, type(error).__name__, first_complaint(error)))
     return found
-
-
-def _in(fn: Any, dtype: torch.dtype) -> Any:
-    return fn.to(dtype) if isinstance(fn, torch.nn.Module) else fn

@@ -1,100 +1,76 @@
 """Memory that several calls use, or several backward passes, or that belongs to the caller."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from aotkit.testing.faults.memory import scattered
+from aotkit.testing.faults.memory import scattered, written
 from aotkit.testing.faults.planting import Run, Subject
 
 faults = Subject("buffers")
 
 
+def _into_buffers(results: Sequence[Any], buffers: list[Any]) -> list[Any]:
+    new = [r.detach() for r in results]
+    buffers[:] = buffers or [torch.empty_like(r) for r in new]
+    return [buffer.data.copy_(r) for buffer, r in zip(buffers, new, strict=True)]
+
+
 @faults.run("softmax")
-def output_buffer_reused(run: Run) -> Run:
+def output_buffer_reused(run: Run, arguments: list[Any], kept: list[Any]) -> Sequence[Any]:
     """Each call returns the same memory, so that the next call overwrites what the caller still holds."""
-    return _into_buffers(run, slice(0, 1))
+    output, *saved = run(*arguments)
+    return [*_into_buffers([output], kept), *saved]
 
 
 @faults.run("softmax")
-def saved_buffer_reused(run: Run) -> Run:
+def saved_buffer_reused(run: Run, arguments: list[Any], kept: list[Any]) -> Sequence[Any]:
     """Saved values stay in one buffer, which a second call overwrites before the first one's backward pass."""
-    return _into_buffers(run, slice(1, None))
+    output, *saved = run(*arguments)
+    return [output, *_into_buffers(saved, kept)]
 
 
 @faults.run("gelu_mlp", "backward")
-def gradient_buffer_reused(run: Run) -> Run:
+def gradient_buffer_reused(run: Run, arguments: list[Any], kept: list[Any]) -> Sequence[Any]:
     """Each backward pass returns the same memory."""
-    return _into_buffers(run, slice(0, None))
-
-
-def _into_buffers(run: Run, which: slice) -> Run:
-    buffers: list[Tensor] = []
-
-    def call(*arguments: Any) -> list[Any]:
-        results = list(run(*arguments))
-        new = [r.detach() for r in results[which]]
-        if not buffers:
-            buffers.extend(torch.empty_like(r) for r in new)
-        results[which] = [buffer.data.copy_(r) for buffer, r in zip(buffers, new, strict=True)]
-        return results
-
-    return call
+    return _into_buffers(run(*arguments), kept)
 
 
 @faults.run(scattered)
-def zeroed_once(run: Run) -> Run:
+def zeroed_once(run: Run, arguments: list[Any], kept: list[Any]) -> Sequence[Any]:
     """The memory that a scatter adds to is zeroed before the first call, but not before later ones."""
-    memory: list[Tensor] = []
-
-    def call(*arguments: Any) -> list[Any]:
-        output, *others = run(*arguments)
-        written = torch.zeros(7, 1, dtype=torch.bool).index_fill(0, arguments[1], True)
-        memory[:] = [torch.where(written, output, memory[0] if memory else 0.0)]
-        return [memory[0].clone(), *others]
-
-    return call
+    output, *others = run(*arguments)
+    kept[:] = [torch.where(written(arguments[1]), output, kept[0] if kept else 0.0)]
+    return [kept[0].clone(), *others]
 
 
 @faults.run("gelu_mlp", "backward")
-def saved_value_overwritten(run: Run) -> Run:
+def saved_value_overwritten(run: Run, arguments: list[Any], kept: list[Any]) -> Sequence[Any]:
     """The backward pass writes to a saved value, so that a second one reads something else."""
-
-    def call(*arguments: Any) -> list[Any]:
-        results = list(run(*arguments))
-        arguments[-2].data.zero_()
-        return results
-
-    return call
+    results = run(*arguments)
+    arguments[-2].data.zero_()
+    return results
 
 
 @faults.run("pointwise_chain", "backward")
-def tangent_overwritten(run: Run) -> Run:
+def tangent_overwritten(run: Run, arguments: list[Any], kept: list[Any]) -> Sequence[Any]:
     """The backward pass stores its result in the gradient that it was given."""
-
-    def call(*arguments: Any) -> list[Any]:
-        results = list(run(*arguments))
-        arguments[-1].data.copy_(results[0])
-        return [arguments[-1]] * len(results)
-
-    return call
+    results = run(*arguments)
+    arguments[-1].data.copy_(results[0])
+    return [arguments[-1]] * len(results)
 
 
 @faults.run("activations")
-def scratch_shared_between_threads(run: Run) -> Run:
+def scratch_shared_between_threads(run: Run, arguments: list[Any], kept: list[Any]) -> Sequence[Any]:
     """Two calls at a time use the same scratch memory for their input."""
-    scratch: list[Tensor] = []
-    other_call = threading.Event()
-
-    def call(x: Tensor) -> list[Any]:
-        if not scratch:
-            scratch.append(torch.empty_like(x))
-        scratch[0].data.copy_(x.detach())
-        other_call.set()
-        other_call.clear()
-        other_call.wait(0.02)  # until another thread has written
-        return list(run(scratch[0].clone()))
-
-    return call
+    (x,) = arguments
+    if not kept:
+        kept.extend([torch.empty_like(x), threading.Event()])
+    scratch, other_call = kept
+    scratch.data.copy_(x.detach())
+    other_call.set()
+    other_call.clear()
+    other_call.wait(0.02)  # until another thread has written
+    return run(scratch.clone())

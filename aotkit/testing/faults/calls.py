@@ -4,151 +4,102 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit.interfaces import GraphCompiler
-from aotkit.testing.faults.planting import Run, Subject, own
-from aotkit.testing.faults.rewriting import calls
+from aotkit.testing.case import Case
+from aotkit.testing.faults import rewriting
+from aotkit.testing.faults.planting import Run, Subject
 
 faults = Subject("calls")
 
 
 @faults.run("gelu_mlp")
-def weight_packed_once(run: Run) -> Run:
+def weight_packed_once(run: Run, arguments: list[Any], kept: list[Any]) -> Sequence[Any]:
     """A weight is packed for the first call and never again, although it changes."""
-    packed: list[Tensor] = []
-
-    def call(x: Tensor, w: Tensor, v: Tensor) -> list[Any]:
-        packed.append(w.detach().clone())
-        return list(run(x, packed[0], v))
-
-    return call
+    x, w, *others = arguments
+    kept.append(w.detach().clone())
+    return run(x, kept[0], *others)
 
 
 @faults.run("gelu_mlp", "backward")
-def weight_packed_once_for_the_backward_pass(run: Run) -> Run:
+def weight_packed_once_for_the_backward_pass(run: Run, arguments: list[Any], kept: list[Any]) -> Sequence[Any]:
     """The backward pass goes on reading a weight as it was at the first call."""
-    packed: list[Tensor] = []
-
-    def call(x: Tensor, w: Tensor, *others: Any) -> list[Any]:
-        packed.append(w.detach().clone())
-        return list(run(x, packed[0], *others))
-
-    return call
+    return weight_packed_once(run, arguments, kept)
 
 
 @faults.run("lstm_cell")
-def result_of_the_call_before(run: Run) -> Run:
+def result_of_the_call_before(run: Run, arguments: list[Any], kept: list[Any]) -> Sequence[Any]:
     """From the second call on, the first output is the one of the call before."""
-    previous: list[Tensor] = []
-
-    def call(*arguments: Any) -> list[Any]:
-        output, *others = run(*arguments)
-        previous.append(output.detach().clone())
-        return [previous[max(len(previous) - 2, 0)].clone(), *others]
-
-    return call
+    output, *others = run(*arguments)
+    kept.append(output.detach().clone())
+    return [kept[max(len(kept) - 2, 0)].clone(), *others]
 
 
 @faults.run("activations")
-def replay_of_a_recording(run: Run) -> Run:
+def replay_of_a_recording(run: Run, arguments: list[Any], kept: list[Any]) -> Sequence[Any]:
     """The third call replays the second one, with its inputs, as a recorded CUDA graph would."""
-    seen: list[Sequence[Any]] = []
-
-    def call(*arguments: Any) -> list[Any]:
-        seen.append(arguments)
-        return list(run(*seen[min(len(seen) - 1, 1)]))
-
-    return call
+    kept.append(arguments)
+    return run(*kept[min(len(kept) - 1, 1)])
 
 
-def _clipped(x: Tensor, limit: Tensor) -> Tensor:
-    return torch.where(x > limit, limit, x) * 2
+clipped = Case.of(
+    "clipped",
+    lambda x, limit: torch.where(x > limit, limit, x) * 2,
+    lambda new: (new.normal(4, 5), torch.full((), 100.0 if new.seed == 0 else 0.5)),
+)
 
 
-def _below_first(new: Any) -> tuple[Tensor, Tensor]:
-    return new.normal(4, 5), torch.full((), 100.0 if new.seed == 0 else 0.5)
-
-
-@faults.run(own(_clipped, _below_first))
-def branch_of_the_first_values(run: Run) -> Run:
+@faults.run(clipped)
+def branch_of_the_first_values(run: Run, arguments: list[Any], kept: list[Any]) -> Sequence[Any]:
     """What happened to be all false at the first call is taken to be false always."""
-    nothing_clipped: list[bool] = []
-
-    def call(x: Tensor, limit: Tensor) -> list[Any]:
-        nothing_clipped.append(not bool((x > limit).any()))
-        return list(run(x, torch.full_like(limit, torch.inf) if nothing_clipped[0] else limit))
-
-    return call
+    x, limit = arguments
+    kept.append(not bool((x > limit).any()))
+    return run(x, torch.full_like(limit, torch.inf) if kept[0] else limit)
 
 
 @faults.run("noise")
-def draws_remembered(run: Run) -> Run:
+def draws_remembered(run: Run, arguments: list[Any], kept: list[Any]) -> Sequence[Any]:
     """Each call uses the numbers that were drawn for the first one."""
-    first: list[Tensor] = []
-
-    def call(*arguments: Any) -> list[Any]:
-        begin = torch.get_rng_state()
-        results = list(run(*arguments))
-        end = torch.get_rng_state()
-        torch.set_rng_state(first[0] if first else begin)
-        results = list(run(*arguments))
-        torch.set_rng_state(end)
-        first.append(begin)
-        return results
-
-    return call
+    kept.append(torch.get_rng_state())
+    run(*arguments)
+    end = torch.get_rng_state()
+    torch.set_rng_state(kept[0])
+    results = run(*arguments)
+    torch.set_rng_state(end)
+    return results
 
 
 @faults.run("layer_norm")
-def statistics_of_the_first_call(run: Run) -> Run:
+def statistics_of_the_first_call(run: Run, arguments: list[Any], kept: list[Any]) -> Sequence[Any]:
     """Mean and deviation, which only the backward pass reads, are saved at the first call only."""
-    first: list[list[Any]] = []
-
-    def call(*arguments: Any) -> list[Any]:
-        results = list(run(*arguments))
-        first.append([r.clone() for r in results[-2:]])
-        return [*results[:-2], *first[0]]
-
-    return call
+    results = run(*arguments)
+    kept.append([r.clone() for r in results[-2:]])
+    return [*results[:-2], *kept[0]]
 
 
-def _caching(compiler: GraphCompiler, key: Any) -> GraphCompiler:
-    """Compile only graphs whose key is new."""
-    cache: dict[Any, Run] = {}
+@faults.compiler(Case.of("scaled", lambda x, scale: x * scale, lambda new: (new.normal(4), 1.0 + new.seed)))
+def stale_entry_for_another_constant(compiler: GraphCompiler) -> GraphCompiler:
+    """The cache of compiled graphs does not look at constants."""
+    cache: dict[tuple[Any, ...], Run] = {}
 
-    def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Any:
-        return cache.setdefault(key(gm), compiler(gm, example_inputs))
+    def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Run:
+        operators = tuple(node.target for node in gm.graph.nodes if node.op == "call_function")
+        return cache.setdefault(operators, compiler(gm, example_inputs))
 
     return compile_graph
 
 
-def _operators(gm: GraphModule) -> tuple[Any, ...]:
-    return tuple(node.target for node in gm.graph.nodes if node.op == "call_function")
+mean = Case.of("mean_by_hand", lambda x: x.sum(0) / x.shape[0], lambda new: (new.normal(4 + new.seed, 3),))
 
 
-def _scaled(x: Tensor, scale: float) -> Tensor:
-    return x * scale
-
-
-@faults.compiler(own(_scaled, lambda new: (new.normal(4), 1.0 + new.seed)))
-def stale_entry_for_another_constant(compiler: GraphCompiler) -> GraphCompiler:
-    """The cache of compiled graphs does not look at constants."""
-    return _caching(compiler, _operators)
-
-
-def _mean_by_hand(x: Tensor) -> Tensor:
-    return x.sum(0) / x.shape[0]
-
-
-@faults.compiler(own(_mean_by_hand, lambda new: (new.normal(4 + new.seed, 3),)))
+@faults.compiler(mean)
 def stale_entry_for_another_shape(compiler: GraphCompiler) -> GraphCompiler:
     """The cache of compiled graphs does not look at shapes."""
-    return _caching(compiler, _operators)
+    return stale_entry_for_another_constant(compiler)
 
 
-@faults.graph(own(_mean_by_hand, lambda new: (new.normal(4 + new.seed, 3),)), dynamic=True)
+@faults.graph(mean, dynamic=True)
 def stale_size(gm: GraphModule) -> None:
     """A division by a size that is left open is always by the first call's."""
     sizes: list[int] = []
@@ -157,6 +108,6 @@ def stale_size(gm: GraphModule) -> None:
         sizes.append(size)
         return sizes[0]
 
-    (division,) = calls(gm, torch.ops.aten.div)
+    (division,) = rewriting.calls(gm, torch.ops.aten.div)
     with gm.graph.inserting_before(division):
         division.update_arg(1, gm.graph.call_function(first_size, (division.args[1],)))

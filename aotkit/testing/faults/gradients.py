@@ -1,182 +1,100 @@
 """Wrong gradients, from backward graphs and from what runs them."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
-from torch import Tensor
+import torch.nn.functional as F
 from torch.fx import GraphModule
 
-from aotkit.testing.faults.planting import Subject, own
-from aotkit.testing.faults.rewriting import (
-    alter,
-    calls,
-    compute_by,
-    results_of,
-    set_argument,
-    set_results,
-    skip,
-    swap_results,
-)
+from aotkit.testing.case import Case
+from aotkit.testing.faults.memory import without_tail
+from aotkit.testing.faults.planting import Subject
+from aotkit.testing.faults.rewriting import alter, calls, results_of, set_results
 
 aten = torch.ops.aten
 faults = Subject("gradients")
 
+three = Case.of(
+    "sum_of_products",
+    lambda x, y, z: (x.sin() * y.cos() + x * z, x.exp()),
+    lambda new: (new.normal(5, 5), new.normal(5, 5), new.normal(5, 5)),
+)
+tangents = faults.arguments(three, "backward")
+gradients = faults.results(three, "backward")
 
-def _products(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    return x.sin() * y.cos() + x * z, x.exp()
+gradients.add("swapped_gradients", "Two inputs get each other's gradient.", lambda r: [r[0], r[2], r[1]])
+gradients.add("gradient_to_the_next_input", "Each gradient goes to the next input.", lambda r: [r[-1], *r[:-1]])
+faults.operator(three, aten.add, "backward", index=-1).add(
+    "missing_second_use", "Of an input that is used several times, the last use is left out.", lambda x, y: x
+)
+faults.argument(three, aten.add, "backward", alpha=2).add(
+    "doubled_term", "One of the terms of a gradient is counted twice."
+)
+faults.operator(three, aten.neg, "backward").add("lost_sign", "The derivative of cos is sin.", lambda x: x)
+tangents.add(
+    "second_tangent_ignored",
+    "The gradient of the second output does not flow back.",
+    lambda a: [*a[:-1], torch.zeros_like(a[-1])],
+)
+tangents.add(
+    "uniform_tangents",
+    "The gradient of an output is taken to be the same for all its elements.",
+    lambda a: [*a[:-2], *(t.flatten()[0].expand_as(t) for t in a[-2:])],
+)
+tangents.add(
+    "tangent_in_other_order",
+    "The gradient of a square output is read column by column.",
+    lambda a: [*a[:-1], a[-1].t()],
+)
+gradients.add("gradient_of_none", "An input that needs a gradient gets none.", lambda r: [r[0], None, r[2]])
+gradients.add("gradient_of_zeros", "The gradient of one of several inputs is zero.", lambda r: [r[0], r[1] * 0, r[2]])
+gradients.add("gradient_dtype", "A gradient is float64 instead of float32.", lambda r: [r[0].double(), *r[1:]])
+gradients.add(
+    "tail_of_a_gradient",
+    "What a gradient has beyond a multiple of 16 elements is zero.",
+    lambda r: [*r[:2], without_tail(r[2])],
+)
 
+frozen = Case.of("frozen", lambda x, w: x * w, lambda new: (new.normal(4, 3), new.values(4, 3)))
+faults.results(frozen, "backward").add(
+    "gradient_for_a_frozen_input", "An input that needs no gradient gets one.", lambda r: [r[0], r[0]]
+)
+faults.argument("several_losses", aten.div, "backward", other=14).add(
+    "scale_of_a_mean", "The gradient of a mean is divided by n - 1."
+)
+faults.operator("broadcasting", aten.sum, "backward").add(
+    "mean_over_a_broadcast",
+    "The gradient of a broadcast input is averaged, not summed.",
+    lambda x, dim, keepdim: x.mean(dim, keepdim),
+)
+faults.operator("broadcasting", aten.sum, "backward", index=1).add(
+    "first_of_a_broadcast",
+    "The gradient of a broadcast input comes from the first place only.",
+    lambda x, dim, keepdim: x.narrow(dim[0], 0, 1),
+)
 
-three = own(_products, lambda new: (new.normal(5, 5), new.normal(5, 5), new.normal(5, 5)))
+looked_up = Case.of(
+    "looked_up",
+    lambda table, index: F.embedding(index, table).sin(),
+    lambda new: (new.normal(4, 6), new.integers(4, 9)),
+)
+faults.argument(looked_up, aten.embedding_dense_backward, "backward", scale_grad_by_freq=True).add(
+    "scaled_by_frequency", "The gradient of a row that is looked up several times is averaged."
+)
 
-
-@faults.graph(three, "backward")
-def swapped_gradients(gm: GraphModule) -> None:
-    """Two inputs get each other's gradient."""
-    swap_results(gm, 1, 2)
-
-
-@faults.graph(three, "backward")
-def gradient_to_the_next_input(gm: GraphModule) -> None:
-    """Each gradient goes to the next input."""
-    results = results_of(gm)
-    set_results(gm, [results[-1], *results[:-1]])
-
-
-@faults.graph(three, "backward")
-def missing_second_use(gm: GraphModule) -> None:
-    """Of an input that is used several times, the last use is left out."""
-    skip(calls(gm, aten.add)[-1])
-
-
-@faults.graph(three, "backward")
-def doubled_term(gm: GraphModule) -> None:
-    """One of the terms of a gradient is counted twice."""
-    set_argument(calls(gm, aten.add)[0], "alpha", 2)
-
-
-@faults.graph(three, "backward")
-def lost_sign(gm: GraphModule) -> None:
-    """The derivative of cos is sin."""
-    skip(calls(gm, aten.neg)[0])
-
-
-@faults.graph(three, "backward")
-def second_tangent_ignored(gm: GraphModule) -> None:
-    """The gradient of the second output does not flow back."""
-    alter(gm.graph.find_nodes(op="placeholder")[-1], torch.zeros_like)
-
-
-@faults.arguments(three, "backward")
-def uniform_tangents(arguments: list[Any]) -> list[Any]:
-    """The gradient of an output is taken to be the same for all its elements."""
-    return [*arguments[:-2], *(t.flatten()[0].expand_as(t) for t in arguments[-2:])]
-
-
-@faults.arguments(three, "backward")
-def tangent_in_other_order(arguments: list[Any]) -> list[Any]:
-    """The gradient of a square output is read column by column."""
-    return [*arguments[:-1], arguments[-1].t()]
-
-
-@faults.results(three, "backward")
-def gradient_of_none(results: list[Any], arguments: Sequence[Any]) -> list[Any]:
-    """An input that needs a gradient gets none."""
-    return [results[0], None, results[2]]
-
-
-@faults.results(three, "backward")
-def gradient_of_zeros(results: list[Any], arguments: Sequence[Any]) -> list[Any]:
-    """The gradient of one of several inputs is zero."""
-    return [results[0], torch.zeros_like(results[1]), results[2]]
-
-
-@faults.results(three, "backward")
-def gradient_dtype(results: list[Any], arguments: Sequence[Any]) -> list[Any]:
-    """A gradient is float64 instead of float32."""
-    return [results[0].double(), *results[1:]]
-
-
-@faults.results(three, "backward")
-def tail_of_a_gradient(results: list[Any], arguments: Sequence[Any]) -> list[Any]:
-    """What a gradient has beyond a multiple of 16 elements is zero."""
-    tail = results[2].flatten().clone()
-    tail[tail.numel() // 16 * 16 :] = 0
-    return [*results[:2], tail.view_as(results[2])]
-
-
-def _frozen(x: Tensor, w: Tensor) -> Tensor:
-    return x * w
-
-
-@faults.results(own(_frozen, lambda new: (new.normal(4, 3), new.values(4, 3))), "backward")
-def gradient_for_a_frozen_input(results: list[Any], arguments: Sequence[Any]) -> list[Any]:
-    """An input that needs no gradient gets one."""
-    return [results[0], results[0]]
-
-
-@faults.graph("several_losses", "backward")
-def scale_of_a_mean(gm: GraphModule) -> None:
-    """The gradient of a mean is divided by n - 1."""
-    node = calls(gm, aten.div)[0]
-    node.update_arg(1, 14)
-
-
-@faults.graph("broadcasting", "backward")
-def mean_over_a_broadcast(gm: GraphModule) -> None:
-    """The gradient of a broadcast input is averaged, not summed."""
-    compute_by(calls(gm, aten.sum)[0], torch.mean)
-
-
-@faults.graph("broadcasting", "backward")
-def first_of_a_broadcast(gm: GraphModule) -> None:
-    """The gradient of a broadcast input comes from the first place only."""
-    compute_by(calls(gm, aten.sum)[1], _first)
-
-
-def _first(x: Tensor, dim: list[int], keepdim: bool) -> Tensor:
-    return x.narrow(dim[0], 0, 1)
-
-
-def _twice(table: Tensor, index: Tensor) -> Tensor:
-    return torch.nn.functional.embedding(index, table).sin()
-
-
-@faults.graph(own(_twice, lambda new: (new.normal(4, 6), new.integers(4, 9))), "backward")
-def scaled_by_frequency(gm: GraphModule) -> None:
-    """The gradient of a row that is looked up several times is averaged."""
-    set_argument(calls(gm, aten.embedding_dense_backward)[0], "scale_grad_by_freq", True)
-
-
-def _relu_at_zero(x: Tensor) -> Tensor:
-    return x.relu()
-
-
-@faults.graph(own(_relu_at_zero, lambda new: (new.given(-1.0, 0.0, 2.0, 0.0, -3.0),)), "backward")
-def gradient_of_relu_at_zero(gm: GraphModule) -> None:
-    """relu passes the gradient on where its input is exactly zero."""
-    set_argument(calls(gm, aten.threshold_backward)[0], "threshold", -1e-30)
-
-
-@faults.graph("gelu_mlp", "backward")
-def gradient_of_another_gelu(gm: GraphModule) -> None:
-    """The backward pass of gelu uses the approximation by tanh, the forward pass does not."""
-    set_argument(calls(gm, aten.gelu_backward)[0], "approximate", "tanh")
-
-
-@faults.graph("gelu_mlp", "backward")
-def residual_gradient_dropped(gm: GraphModule) -> None:
-    """The gradient of x + f(x) has only the term of f."""
-    node = calls(gm, aten.add)[0]
-    node.replace_all_uses_with(node.all_input_nodes[1])
-
-
-@faults.graph("where", "backward")
-def mask_the_other_way(gm: GraphModule) -> None:
-    """The gradient of where flows to the side that was not chosen."""
-    for node in calls(gm, aten.where):
-        alter(node.all_input_nodes[0], torch.logical_not)
-        break
+zeros = Case.of("relu_at_zero", lambda x: x.relu(), lambda new: (new.given(-1.0, 0.0, 2.0, 0.0, -3.0),))
+faults.argument(zeros, aten.threshold_backward, "backward", threshold=-1e-30).add(
+    "gradient_of_relu_at_zero", "relu passes the gradient on where its input is exactly zero."
+)
+faults.argument("gelu_mlp", aten.gelu_backward, "backward", approximate="tanh").add(
+    "gradient_of_another_gelu", "The backward pass of gelu uses the approximation by tanh, the forward pass does not."
+)
+faults.operator("gelu_mlp", aten.add, "backward").add(
+    "residual_gradient_dropped", "The gradient of x + f(x) has only the term of f.", lambda x, of_f: of_f
+)
+faults.graph("where", "backward").add(
+    "mask_the_other_way",
+    "The gradient of where flows to the side that was not chosen.",
+    lambda gm: alter(calls(gm, aten.where)[0].all_input_nodes[0], torch.logical_not),
+)
 
 
 @faults.graph("unused_and_detached", "backward")
@@ -188,17 +106,11 @@ def gradient_through_detach(gm: GraphModule) -> None:
     set_results(gm, results)
 
 
-@faults.graph("layer_norm", "backward")
-def gradients_of_scale_and_shift(gm: GraphModule) -> None:
-    """The weight and the bias of a layer norm, of equal shape, get each other's gradient."""
-    swap_results(gm, 1, 2)
-
-
-def _no_gradient(x: Tensor, w: Tensor) -> Tensor:
-    return x @ w
-
-
-@faults.results(own(_no_gradient, lambda new: (new.values(4, 3), new.values(3, 2))))
-def output_not_detached(results: list[Any], arguments: Sequence[Any]) -> list[Any]:
-    """An output requires gradients although no input does."""
-    return [results[0].requires_grad_()]
+faults.results("layer_norm", "backward").add(
+    "gradients_of_scale_and_shift",
+    "The weight and the bias of a layer norm, of equal shape, get each other's gradient.",
+    lambda r: [r[0], r[2], r[1]],
+)
+faults.results(Case.of("no_gradient", lambda x, w: x @ w, lambda new: (new.values(4, 3), new.values(3, 2)))).add(
+    "output_not_detached", "An output requires gradients although no input does.", lambda r: [r[0].requires_grad_()]
+)

@@ -1,7 +1,8 @@
-"""Whether a planted fault is caught, by aotkit's check and by torch's."""
+"""Whether a planted fault is caught, by aotkit's check and by torch's; the verdicts as a table and as JSON."""
 
 import functools
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +10,15 @@ import torch
 
 import aotkit
 from aotkit.errors import AotkitError, CompileError
-from aotkit.testing.case import Case, Inputs
-from aotkit.testing.faults.fault import Fault, PlugIn
+from aotkit.testing.case import Case, build, inputs
+from aotkit.testing.faults.planting import Fault, PlugIn
+from aotkit.text import aligned
 from aotkit.torch_private.dispatch import pytree
 from aotkit.torch_private.testing import aot_compiled, observed, same_by_torch
 
 CALLS = 3  # with other values each; torch's check compares each call, aotkit's what it wants
-CPU = torch.device("cpu")
+HEADING = ("fault", "subject", "aotkit", "torch's check", "what aotkit said")
+SAID_WIDTH = 70
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,36 @@ class Verdict:
         return self.error is not None
 
 
+def as_text(verdicts: Sequence[Verdict]) -> str:
+    """One line for each fault, and the totals."""
+    rows = [HEADING]
+    for v in verdicts:
+        aotkit_says, torch_says = ("caught" if caught else "MISSED" for caught in (v.caught, v.torch_caught))
+        said = textwrap.shorten(v.said, SAID_WIDTH, placeholder=" ...")
+        rows.append((v.fault.name, v.fault.subject, aotkit_says, torch_says, said))
+    by_aotkit, by_torch = sum(v.caught for v in verdicts), sum(v.torch_caught for v in verdicts)
+    totals = f"aotkit caught {by_aotkit} of {len(verdicts)}, torch's own check {by_torch}."
+    return "\n".join([*aligned(rows), "", totals])
+
+
+def as_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The same for programs."""
+    entries = [
+        {
+            "name": v.fault.name,
+            "subject": v.fault.subject,
+            "description": v.fault.description,
+            "function": v.fault.case.name,
+            "caught": v.caught,
+            "error": v.error,
+            "said": v.said,
+            "caught_by_torch": v.torch_caught,
+        }
+        for v in verdicts
+    ]
+    return {"schema": 1, "faults": entries}
+
+
 class FalseAlarmError(AotkitError, AssertionError):
     """A plug-in without any fault was refused."""
 
@@ -57,20 +90,6 @@ def caught(fault: Fault) -> Verdict:
     said = "" if error is None else first_complaint(error)
     torch_caught = not _torch_accepts(fault, fault.plug_in(True))
     return Verdict(fault, type(error).__name__ if error else None, said, torch_caught)
-
-
-def build(case: Case) -> Any:
-    """The function or module of a case, with the same parameters each time."""
-    torch.manual_seed(3)
-    return case.build(CPU)
-
-
-def inputs(case: Case, seed: int, dtype: torch.dtype = torch.float32) -> tuple[Inputs, tuple[Any, ...]]:
-    """The arguments of one call; also sets the seed of the random numbers that the function draws."""
-    new = Inputs(CPU, seed, dtype)
-    args = case.inputs(new)
-    torch.manual_seed(seed)
-    return new, args
 
 
 def refusal(fault: Fault, plug_in: PlugIn) -> AotkitError | None:

@@ -1,28 +1,24 @@
 """Wrong cuts: forward and backward graphs that do not fit each other."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
-from aotkit.testing.faults.planting import Subject, own
+from aotkit.testing.case import Case
+from aotkit.testing.faults.planting import Subject
 from aotkit.testing.faults.rewriting import alter, calls, inputs_of, results_of, set_results, swap_results
 
 aten = torch.ops.aten
 faults = Subject("partitions")
 
-
-def _saved(gm: GraphModule, num_outputs: int, name: str) -> int:
-    """The position of a saved value among the results of the forward graph."""
-    names = [getattr(node, "name", "") for node in results_of(gm)]
-    return names.index(name, num_outputs)
+two = Case.of("two_products", lambda x, y: x.sin() * y.cos(), lambda new: (new.normal(4, 4), new.normal(4, 4)))
 
 
-def _replace_saved(gm: GraphModule, num_outputs: int, name: str, by: Any) -> None:
+def _replace_saved(gm: GraphModule, num_outputs: int, saved: Node, by: Any) -> None:
     results = results_of(gm)
-    results[_saved(gm, num_outputs, name)] = by
+    results[results.index(saved, num_outputs)] = by
     set_results(gm, results)
 
 
@@ -30,14 +26,7 @@ def _replace_saved(gm: GraphModule, num_outputs: int, name: str, by: Any) -> Non
 def wrong_saved_value(forward: GraphModule, backward: GraphModule, num_outputs: int) -> None:
     """The value before an operator is saved instead of the one after it."""
     first = calls(forward, aten.cos)[0]
-    _replace_saved(forward, num_outputs, first.name, first.args[0])
-
-
-def _two_products(x: Tensor, y: Tensor) -> Tensor:
-    return x.sin() * y.cos()
-
-
-two = own(_two_products, lambda new: (new.normal(4, 4), new.normal(4, 4)))
+    _replace_saved(forward, num_outputs, first, first.args[0])
 
 
 @faults.parts(two)
@@ -62,19 +51,17 @@ def _changed_between(x: Tensor, y: Tensor) -> Tensor:
     return z * y
 
 
-@faults.parts(own(_changed_between, lambda new: (new.normal(4, 3), new.normal(4, 3))))
+@faults.parts(Case.of("changed_between", _changed_between, lambda new: (new.normal(4, 3), new.normal(4, 3))))
 def saved_before_mutation(forward: GraphModule, backward: GraphModule, num_outputs: int) -> None:
     """A value is saved as it was before it is changed in place; the backward pass needs the one after."""
     doubled = next(n for n in calls(forward, aten.mul) if 2 in n.args)
-    _replace_saved(forward, num_outputs, doubled.name, doubled.args[0])
+    _replace_saved(forward, num_outputs, doubled, doubled.args[0])
 
 
 @faults.parts("mutates_an_input")
 def saved_after_mutation(forward: GraphModule, backward: GraphModule, num_outputs: int) -> None:
     """An input is saved as it is after the call; the backward pass needs the one before."""
-    product = calls(forward, aten.mul)[0]
-    copied = calls(forward, aten.clone)[-1]
-    _replace_saved(forward, num_outputs, copied.name, product)
+    _replace_saved(forward, num_outputs, calls(forward, aten.clone)[-1], calls(forward, aten.mul)[0])
 
 
 @faults.parts("dropout")
@@ -86,18 +73,13 @@ def saved_mask_negated(forward: GraphModule, backward: GraphModule, num_outputs:
 @faults.parts(two)
 def saved_in_half(forward: GraphModule, backward: GraphModule, num_outputs: int) -> None:
     """A saved value loses half of its bits on the way to the backward pass."""
-    alter(inputs_of(backward)[0], _through_bfloat16)
+    alter(inputs_of(backward)[0], lambda x: x.bfloat16().to(x.dtype))
 
 
-def _through_bfloat16(x: Tensor) -> Tensor:
-    return x.bfloat16().to(x.dtype)
+two_outputs = Case.of("two_outputs", lambda x, y: (x.sin() * y, x * y.cos()), two.inputs)
 
 
-def _two_outputs(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    return x.sin() * y, x * y.cos()
-
-
-@faults.parts(own(_two_outputs, lambda new: (new.normal(4, 4), new.normal(4, 4))))
+@faults.parts(two_outputs)
 def swapped_tangents(forward: GraphModule, backward: GraphModule, num_outputs: int) -> None:
     """The backward graph takes the tangents in the wrong order."""
     first, second = (n for n in inputs_of(backward) if n.name.startswith("tangents"))
@@ -114,19 +96,17 @@ def outputs_in_other_order(forward: GraphModule, backward: GraphModule, num_outp
 @faults.parts("layer_norm")
 def recomputed_without_epsilon(forward: GraphModule, backward: GraphModule, num_outputs: int) -> None:
     """The backward graph recomputes the statistics of a norm with another epsilon."""
-    node = calls(backward, aten.native_layer_norm_backward)[0]
-    alter(node.all_input_nodes[3], torch.mul, 0.999)
+    alter(calls(backward, aten.native_layer_norm_backward)[0].all_input_nodes[3], torch.mul, 0.999)
 
 
 @faults.parts("checkpointed")
 def recomputed_from_another_value(forward: GraphModule, backward: GraphModule, num_outputs: int) -> None:
     """What is recomputed starts from an input instead of a function of it."""
-    x, changed = inputs_of(backward)[0], calls(backward, aten.cos)[0]
-    changed.replace_all_uses_with(x)
+    calls(backward, aten.cos)[0].replace_all_uses_with(inputs_of(backward)[0])
 
 
 @faults.results(two)
-def tail_of_a_saved_value(results: list[Any], arguments: Sequence[Any]) -> list[Any]:
+def tail_of_a_saved_value(results: list[Any]) -> list[Any]:
     """The last row of a saved value is not written."""
     saved = results[-1].clone()
     saved[-1] = 0

@@ -5,7 +5,9 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from aotkit.testing.faults.fault import NotPlanted
+
+class NotPlanted(Exception):
+    """The graph has no place for a fault: the suite is wrong, not the plug-in."""
 
 
 def calls(gm: GraphModule, operator: Any) -> list[Node]:
@@ -20,6 +22,12 @@ def calls(gm: GraphModule, operator: Any) -> list[Node]:
     return found
 
 
+def batch_norm(gm: GraphModule) -> Node:
+    """The first batch norm; torch's versions have different operators for it."""
+    found: list[Node] = [n for n in gm.graph.nodes if "batch_norm" in str(n.target)]
+    return found[0]
+
+
 def set_argument(node: Node, name: str, value: Any) -> None:
     """Change an argument of an operator."""
     position = [a.name for a in node.target._schema.arguments].index(name)  # type: ignore[union-attr]
@@ -29,28 +37,11 @@ def set_argument(node: Node, name: str, value: Any) -> None:
         node.update_kwarg(name, value)
 
 
-def swap_arguments(node: Node) -> None:
-    """Exchange the first two arguments."""
-    node.args = (node.args[1], node.args[0], *node.args[2:])
-
-
-def compute_by(node: Node, function: Callable[..., Any], *args: Any) -> None:
-    """Call another function, with the same arguments unless others are given."""
-    node.target = function
-    if args:
-        node.args, node.kwargs = args, {}
-
-
 def alter(node: Node, function: Callable[..., Any], *others: Any) -> None:
     """Let all users read `function(node, *others)`."""
     with node.graph.inserting_after(node):
         altered = node.graph.call_function(function, (node, *others))
     node.replace_all_uses_with(altered, delete_user_cb=lambda user: user is not altered)
-
-
-def skip(node: Node) -> None:
-    """Let all users read the node's first input."""
-    node.replace_all_uses_with(node.all_input_nodes[0])
 
 
 def inputs_of(gm: GraphModule) -> list[Node]:

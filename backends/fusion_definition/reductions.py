@@ -1,4 +1,8 @@
-"""Reductions: over given dimensions, or over all."""
+"""Reductions, over given dimensions or over all; and one element of a row, chosen by its index, as arithmetic.
+
+nvFuser's own indexing does not check the range. So a loss that gathers, and its gradient that scatters, are part of the
+kernel of the rows.
+"""
 
 import math
 from typing import Any
@@ -6,8 +10,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from aotkit.backends.fusion_definition.builder import Builder, Declined, computed_in, dtype_of, shape_of
-from aotkit.backends.fusion_definition.pointwise import Lowering, number_type
+from aotkit.backends.fusion_definition.builder import Builder, Declined, shape_of
+from aotkit.backends.fusion_definition.pointwise import Lowering, compute_type, number_type
 
 aten = torch.ops.aten
 
@@ -33,7 +37,7 @@ def reduced(name: str) -> Lowering:
 
 
 def mean(b: Builder, node: Node, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    to, dims = computed_in(dtype_of(node)), _dims(x, dim)
+    to, dims = compute_type(node), _dims(x, dim)
     total = _reduced(b, "sum", b.operand(x, to), dims, keepdim)
     return b.ops.truediv(total, b.constant(_count(x, dims), to))
 
@@ -56,11 +60,51 @@ def variance(name: str) -> Lowering:
         correction = 1 if correction is None else correction
         if correction != int(correction) or not 0 <= correction < _count(x, dims) or not dims:
             raise Declined(f"the variance of {_count(x, dims)} values with the correction {correction}")
-        return getattr(b.ops, name)(
-            b.operand(x, computed_in(dtype_of(x))), dims=dims, correction=int(correction), keepdim=keepdim
-        )
+        value = b.operand(x, compute_type(x))
+        return getattr(b.ops, name)(value, dims=dims, correction=int(correction), keepdim=keepdim)
 
     return lower
+
+
+def gather(b: Builder, node: Node, x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
+    """NaN for an index out of range, for which ATen ends the process."""
+    chosen, dim = _chosen(b, x, dim, index)
+    dtype = compute_type(x)
+    if not dtype.is_floating_point:
+        raise Declined("gathering integers")
+    value = b.ops.where(chosen, b.operand(x, dtype), b.constant(0, dtype))
+    found = b.ops.sum(value, dims=[dim], keepdim=True)
+    at, size = b.operand(index, torch.int64), shape_of(x)[dim]
+    is_inside = b.ops.logical_and(b.ops.ge(at, b.constant(0, torch.int64)), b.ops.lt(at, b.constant(size, torch.int64)))
+    return b.ops.where(is_inside, found, b.constant(math.nan, dtype))
+
+
+def scattered(*, add: bool = False) -> Lowering:
+    """Nothing for an index out of range, for which ATen ends the process."""
+
+    def lower(b: Builder, node: Node, x: Any, dim: int, index: Any, source: Any) -> Any:
+        if isinstance(source, Node) and shape_of(source) != shape_of(index):
+            raise Declined("scattering part of a tensor")
+        dtype = compute_type(x)
+        chosen, _ = _chosen(b, x, dim, index)
+        old, new = b.operand(x, dtype), b.operand(source, dtype)
+        return b.ops.where(chosen, b.ops.add(old, new) if add else new, old)
+
+    return lower
+
+
+def _chosen(b: Builder, x: Node, dim: int, index: Node) -> tuple[Any, int]:
+    """Where the position along `dim` is the index."""
+    shape = shape_of(x)
+    if not shape:
+        raise Declined("a tensor without dimensions")
+    dim %= len(shape)
+    if shape_of(index) != [1 if d == dim else size for d, size in enumerate(shape)]:
+        raise Declined("more than one index for each row")
+    i64 = torch.int64
+    positions = b.ops.iota(b.constant(shape[dim], i64), b.constant(0, i64), b.constant(1, i64), b.type(i64))
+    positions = b.ops.broadcast(positions, [d != dim for d in range(len(shape))])
+    return b.ops.eq(positions, b.operand(index, i64)), dim
 
 
 REDUCTIONS: dict[Any, Lowering] = {
@@ -76,4 +120,8 @@ REDUCTIONS: dict[Any, Lowering] = {
     aten.any.dims: any_,
     aten.var.correction: variance("var"),
     aten.var_mean.correction: variance("var_mean"),
+    aten.gather.default: gather,
+    aten.scatter.value: scattered(),
+    aten.scatter.src: scattered(),
+    aten.scatter_add.default: scattered(add=True),
 }

@@ -26,6 +26,7 @@ The backward graph then computes cheap values in each kernel that reads them, wh
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -41,16 +42,13 @@ from aotkit.inspection.nodes import bytes_name
 from aotkit.interfaces import Partitioner
 from aotkit.partitioners.rematerialization.blocks import solve
 from aotkit.partitioners.rematerialization.copies import compute_where_read
+from aotkit.partitioners.rematerialization.costs import fewest_bytes, in_time, tradeoff
 from aotkit.partitioners.rematerialization.devices import Device, device_of, typical_gpu_of
-from aotkit.partitioners.rematerialization.fewest_bytes import fewest_bytes
 from aotkit.partitioners.rematerialization.lifetimes import lifetimes
-from aotkit.partitioners.rematerialization.limits import Limit, parse_limit
-from aotkit.partitioners.rematerialization.operators import is_barrier
 from aotkit.partitioners.rematerialization.order import lower_peak
 from aotkit.partitioners.rematerialization.peak import fastest_below, paths_of, peak_of
 from aotkit.partitioners.rematerialization.problem import Impossible
 from aotkit.partitioners.rematerialization.reasons import leave_reasons
-from aotkit.partitioners.rematerialization.roofline import in_time, tradeoff
 from aotkit.partitioners.rematerialization.tradeoff import (
     Choice,
     OverBudget,
@@ -59,11 +57,12 @@ from aotkit.partitioners.rematerialization.tradeoff import (
     fastest_within,
     smallest_within,
 )
-from aotkit.partitioners.rematerialization.values import Values, values_of
+from aotkit.partitioners.rematerialization.values import Values, is_barrier, values_of
 
 _log = logging.getLogger("aotkit")
 USED = 0.97  # of a budget; what leaves more unused is explained
 SLOWER = 0.01  # of the time of a step: what recomputing may take in all
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def partition(
@@ -123,11 +122,14 @@ def peak(limit: int | float | str, device: Device | None = None) -> Partitioner:
     return _limited(below, limit, device, f"nx_min_cut.peak({limit!r})")
 
 
+Limit = int | float  # bytes, or a fraction of what there would be without a limit
+
+
 def _limited(
     find: Callable[[Limit, Values, Sides, Tradeoff], Choice], limit: int | float | str, device: Device | None, name: str
 ) -> Partitioner:
     """The partitioner that saves what `find` chooses within a limit."""
-    wanted = parse_limit(limit)
+    wanted = _parsed(limit)
 
     def choose(values: Values, sides: Sides) -> Collection[int]:
         costs = tradeoff(values, sides, device or device_of(values))
@@ -147,13 +149,32 @@ def _limited(
     return partition_within
 
 
+def _parsed(limit: int | float | str) -> Limit:
+    """What the user gave.
+
+    Raises:
+        ValueError: it is no limit.
+    """
+    if isinstance(limit, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", limit)
+        if found and found[2] in UNITS:
+            return int(float(found[1]) * UNITS[found[2]])
+    elif (isinstance(limit, float) and 0 <= limit <= 1) or (
+        isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0
+    ):
+        return limit
+    raise ValueError(
+        f"{limit!r} is no budget. Use bytes (an integer), bytes with a unit ('2GiB', '500MB'), or a fraction (a float "
+        "from 0.0 to 1.0)."
+    )
+
+
+def _in_bytes(limit: Limit, whole: int) -> int:
+    return limit if isinstance(limit, int) else int(limit * whole)
+
+
 def _split(
-    choose: Choose,
-    joint: GraphModule,
-    joint_inputs: Any,
-    *,
-    num_fwd_outputs: int,
-    **kwargs: Any,
+    choose: Choose, joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
 ) -> tuple[GraphModule, GraphModule]:
     """Split a joint graph where `choose` says."""
     with collecting_later():
@@ -174,7 +195,7 @@ def _split(
 
 def within(limit: Limit, values: Values, sides: Sides, costs: Tradeoff) -> Choice:
     """The fastest choice that saves no more than a limit."""
-    most = limit.of(fastest(costs).kept)
+    most = _in_bytes(limit, fastest(costs).kept)
     try:
         choice = fastest_within(costs, most)
     except OverBudget as e:
@@ -202,7 +223,7 @@ def _why_not_more(choice: Choice, most: int, values: Values) -> str:
 def below(limit: Limit, values: Values, sides: Sides, costs: Tradeoff) -> Choice:
     """The fastest choice found whose peak is within a limit."""
     lives = lifetimes(values, sides)
-    most = limit.of(peak_of(fastest(costs), costs, lives))
+    most = _in_bytes(limit, peak_of(fastest(costs), costs, lives))
     try:
         choice, highest = fastest_below(paths_of(values, costs, lives), costs, lives, most)
     except OverBudget as e:

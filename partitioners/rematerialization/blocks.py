@@ -22,8 +22,7 @@ from typing import Any
 import networkx as nx
 from networkx.algorithms.flow import boykov_kolmogorov
 
-from aotkit.partitioners.rematerialization.problem import Problem
-from aotkit.partitioners.rematerialization.reductions import Reduced, reduce
+from aotkit.partitioners.rematerialization.problem import Problem, Reduced, reduce
 
 
 class State(enum.IntEnum):

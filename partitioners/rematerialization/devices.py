@@ -11,7 +11,7 @@ import torch
 
 from aotkit.aot import outside_tracing
 from aotkit.aot.partition import flops, is_tensor
-from aotkit.partitioners.rematerialization.values import Values, bytes_of
+from aotkit.partitioners.rematerialization.values import Values
 
 LAUNCH = 3e-6
 ROUNDS = 3
@@ -60,7 +60,7 @@ def _most_of(values: Values) -> tuple[torch.device, torch.dtype]:
         if is_tensor(node) and node.meta["val"].is_floating_point():
             kind = (node.meta["val"].device, node.meta["val"].dtype)
             work[kind] += flops(node)
-            sizes[kind] += bytes_of(node)
+            sizes[kind] += values.nbytes(node)
     kinds = (+work or sizes).most_common(1)
     return kinds[0][0] if kinds else (torch.device("cpu"), torch.float32)
 

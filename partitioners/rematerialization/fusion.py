@@ -12,8 +12,7 @@ from networkx.utils import UnionFind
 from torch.fx import Node
 
 from aotkit.aot.partition import Sides
-from aotkit.partitioners.rematerialization.operators import is_barrier
-from aotkit.partitioners.rematerialization.values import Values
+from aotkit.partitioners.rematerialization.values import Values, is_barrier
 
 NOWHERE = -1
 
@@ -56,7 +55,7 @@ def fusion_of(values: Values, sides: Sides, once: Collection[Node] = ()) -> Fusi
     readers = readers_of([*nodes, *late], free)
     forward = depths_of([node for node in nodes if node in sides.forward], barriers, free)
     backward = depths_of(late, barriers, free)
-    kernels = kernels_of([node for node in late if node not in barriers and node not in free], readers, backward)
+    kernels = kernels_of(late, readers, barriers, free)
     stages: dict[Node, int] = {}
     for node in reversed(nodes):
         wanted = [backward[r] - (r in barriers) for r in readers[node] if r in backward]
@@ -99,21 +98,15 @@ def depths_of(nodes: Sequence[Node], barriers: Collection[Node], free: Collectio
     return depths
 
 
-def fused_in(
+def kernels_of(
     nodes: Sequence[Node], readers: Mapping[Node, Sequence[Node]], barriers: Collection[Node], free: Collection[Node]
 ) -> dict[Node, Node]:
-    """`kernels_of` one graph."""
+    """Fused node -> its kernel, by one node of that: those of equal depth that feed one another."""
+    depths = depths_of(nodes, barriers, free)
     fused = [node for node in nodes if node not in barriers and node not in free]
-    return kernels_of(fused, readers, depths_of(nodes, barriers, free))
-
-
-def kernels_of(
-    nodes: Sequence[Node], readers: Mapping[Node, Sequence[Node]], depths: Mapping[Node, int]
-) -> dict[Node, Node]:
-    """Those of equal depth that feed one another, by one node for each."""
-    kernels = UnionFind(nodes)
-    for node in nodes:
+    kernels = UnionFind(fused)
+    for node in fused:
         for reader in readers[node]:
             if reader in kernels.parents and depths[reader] == depths[node]:
                 kernels.union(node, reader)
-    return {node: kernels[node] for node in nodes}
+    return {node: kernels[node] for node in fused}

@@ -31,11 +31,13 @@ class Path:
     Attributes:
         segments: their numbers.
         time: in units of the problem.
-        peak: bytes.
+        held: [steps], the bytes that are alive.
+        peak: the most of those.
     """
 
     segments: tuple[int, ...]
     time: float
+    held: Tensor
     peak: float
 
 
@@ -85,14 +87,11 @@ class Paths:
     def path(self, segments: Sequence[int]) -> Path:
         """What segments take together."""
         chosen = list(segments)
-        return Path(tuple(chosen), float(self.time[chosen].sum()), float(self.held(chosen).max()))
+        held = self.fixed + self.alive[chosen].sum(0)
+        return Path(tuple(chosen), float(self.time[chosen].sum()), held, float(held.max()))
 
-    def held(self, segments: Sequence[int]) -> Tensor:
-        """[steps]: the bytes that are alive."""
-        return self.fixed + self.alive[list(segments)].sum(0)
-
-    def shortest(self, costs: Tensor) -> list[int]:
-        """The segments of the path that costs least; each segment has a cost."""
+    def shortest(self, costs: Tensor) -> Path:
+        """The path that costs least; each segment has a cost."""
         cost = costs.tolist()
         best, by = [0.0, *[math.inf] * self.last], [-1] * (self.last + 1)
         for start, ways in enumerate(self._ways):
@@ -103,7 +102,7 @@ class Paths:
         path = [by[-1]]
         while start := self.segments[path[-1]].start:
             path.append(by[start])
-        return path[::-1]
+        return self.path(path[::-1])
 
     @cached_property
     def _ways(self) -> list[list[tuple[int, list[int]]]]:
@@ -112,17 +111,16 @@ class Paths:
     @cached_property
     def explored(self) -> Explored:
         """By prices of a byte from one beside which time does not matter to one that hardly matters itself."""
-        found, prices, least = [self.path(self.shortest(self.time))], [], []
+        found, prices, least = [self.shortest(self.time)], [], []
         weights = torch.full_like(self.fixed, 1 / len(self.fixed))
         whole = float(self.time.max()) / float(self.fixed.max() + self.alive.max())
         for price in (whole * 10.0**-k for k in torch.linspace(-6, 4, PRICES).tolist()):
             for _ in range(ROUNDS):
                 path = self.shortest(self.time + price * (self.alive @ weights))
-                held = self.held(path)
-                found.append(Path(tuple(path), float(self.time[path].sum()), float(held.max())))
+                found.append(path)
                 prices.append(price * weights)
-                least.append(found[-1].time + float(held @ prices[-1]))
-                weights = weights * torch.exp(RATE * (held / held.max() - 1))
+                least.append(path.time + float(path.held @ prices[-1]))
+                weights = weights * torch.exp(RATE * (path.held / path.held.max() - 1))
                 weights = weights / weights.sum()
         return Explored(_best(found), torch.stack(prices), torch.tensor(least, dtype=torch.float64))
 

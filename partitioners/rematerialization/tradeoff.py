@@ -20,8 +20,7 @@ from functools import cached_property
 
 from aotkit.partitioners.rematerialization.blocks import Known, solve
 from aotkit.partitioners.rematerialization.filling import Draft, fill, indivisible
-from aotkit.partitioners.rematerialization.problem import Impossible, Problem, total
-from aotkit.partitioners.rematerialization.reductions import reduce, remainder
+from aotkit.partitioners.rematerialization.problem import Impossible, Problem, reduce, remainder
 
 GAP = 0.01
 MOST_BRANCHES = 8
@@ -44,9 +43,8 @@ class Tradeoff:
 
     def choice(self, chosen: Collection[int]) -> "Choice":
         """What saving the chosen values takes."""
-        saved, recomputed = self.time.resolve(chosen)
-        time = total(self.time.save[v] for v in saved) + total(self.time.recompute[v] for v in recomputed)
-        return Choice(frozenset(saved), time, sum(self.kept[v] for v in saved))
+        saved = frozenset(self.time.resolve(chosen)[0])
+        return Choice(saved, self.time.cost(saved), sum(self.kept[v] for v in saved))
 
     def best(self, price: Fraction, split: int = 0, known: Known | None = None) -> "Choice":
         """The best choice at a price of a byte.

@@ -19,12 +19,11 @@ from aotkit.benchmark.evaluation import evaluate
 from aotkit.benchmark.models import ResNet, UNet, mlp
 from aotkit.inspection import saved_values
 from aotkit.partitioners import nx_min_cut
+from aotkit.partitioners.rematerialization.costs import tradeoff
 from aotkit.partitioners.rematerialization.devices import Device
-from aotkit.partitioners.rematerialization.labels import fastest_path
 from aotkit.partitioners.rematerialization.lifetimes import Lifetimes, lifetimes
 from aotkit.partitioners.rematerialization.paths import Paths
-from aotkit.partitioners.rematerialization.peak import fastest_below, paths_of, peak_of
-from aotkit.partitioners.rematerialization.roofline import tradeoff
+from aotkit.partitioners.rematerialization.peak import fastest_below, fastest_path, paths_of, peak_of
 from aotkit.partitioners.rematerialization.segments import Segment
 from aotkit.partitioners.rematerialization.tradeoff import OverBudget, fastest
 from aotkit.partitioners.rematerialization.values import values_of

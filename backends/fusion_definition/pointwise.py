@@ -1,6 +1,7 @@
 """Pointwise operators: arithmetic, conversions, comparisons, logic and choices. What is compared is rounded first."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,50 +29,34 @@ def compute_type(node: Node) -> torch.dtype:
     return computed_in(dtype_of(node))
 
 
-def same(name: str, type_of: Callable[[Node], torch.dtype] = compute_type) -> Lowering:
+def same(name: str, type_of: Callable[[Node], torch.dtype], b: Builder, node: Node, *operands: Any) -> Any:
     """An operation of nvFuser's on operands in one type."""
-
-    def lower(b: Builder, node: Node, *operands: Any) -> Any:
-        dtype = type_of(node)
-        return getattr(b.ops, name)(*(b.operand(x, dtype) for x in operands))
-
-    return lower
+    dtype = type_of(node)
+    return getattr(b.ops, name)(*(b.operand(x, dtype) for x in operands))
 
 
-def rounding(name: str) -> Lowering:
+def rounding(name: str, b: Builder, node: Node, x: Any) -> Any:
     """Rounding to integers, which stay as they are."""
-
-    def lower(b: Builder, node: Node, x: Any) -> Any:
-        dtype = compute_type(node)
-        value = b.rounded(x, dtype)
-        return getattr(b.ops, name)(value) if dtype.is_floating_point else b.ops.set(value)
-
-    return lower
+    dtype = compute_type(node)
+    value = b.rounded(x, dtype)
+    return getattr(b.ops, name)(value) if dtype.is_floating_point else b.ops.set(value)
 
 
-def shifted(name: str) -> Lowering:
+def shifted(name: str, b: Builder, node: Node, x: Any, by: Any) -> Any:
     """A shift by a number of bits; to the right, the sign comes in, as in ATen."""
-
-    def lower(b: Builder, node: Node, x: Any, by: Any) -> Any:
-        dtype = number_type(node)
-        if isinstance(by, Node) or dtype.is_floating_point or not 0 <= by < torch.iinfo(dtype).bits:
-            raise Declined("shifts by other than a number of bits that the integer has")
-        return getattr(b.ops, name)(b.operand(x, dtype), b.constant(by, dtype))
-
-    return lower
+    dtype = number_type(node)
+    if isinstance(by, Node) or dtype.is_floating_point or not 0 <= by < torch.iinfo(dtype).bits:
+        raise Declined("shifts by other than a number of bits that the integer has")
+    return getattr(b.ops, name)(b.operand(x, dtype), b.constant(by, dtype))
 
 
-def scaled_sum(name: str) -> Lowering:
+def scaled_sum(name: str, b: Builder, node: Node, x: Any, y: Any, alpha: Any = 1) -> Any:
     """`x + alpha * y` or `x - alpha * y`."""
-
-    def lower(b: Builder, node: Node, x: Any, y: Any, alpha: Any = 1) -> Any:
-        dtype = number_type(node)
-        term = b.operand(y, dtype)
-        if alpha != 1:
-            term = b.ops.mul(term, b.constant(alpha, dtype))
-        return getattr(b.ops, name)(b.operand(x, dtype), term)
-
-    return lower
+    dtype = number_type(node)
+    term = b.operand(y, dtype)
+    if alpha != 1:
+        term = b.ops.mul(term, b.constant(alpha, dtype))
+    return getattr(b.ops, name)(b.operand(x, dtype), term)
 
 
 def sign(b: Builder, node: Node, x: Any) -> Any:
@@ -171,37 +156,25 @@ def cloned(b: Builder, node: Node, x: Any, *, memory_format: Any = None) -> Any:
     return b.ops.set(b.value(x))
 
 
-def compared(name: str) -> Lowering:
+def compared(name: str, b: Builder, node: Node, x: Any, y: Any) -> Any:
     """Compares in the type that both operands promote to."""
-
-    def lower(b: Builder, node: Node, x: Any, y: Any) -> Any:
-        x_value, y_value = (a.meta["val"] if isinstance(a, Node) else a for a in (x, y))
-        common = torch.result_type(x_value, y_value)
-        if not isinstance(y, Node) and common.is_floating_point:
-            y = torch.tensor(y, dtype=common).item()  # ATen rounds the number, too
-        return getattr(b.ops, name)(b.rounded(x, computed_in(common)), b.rounded(y, computed_in(common)))
-
-    return lower
+    x_value, y_value = (a.meta["val"] if isinstance(a, Node) else a for a in (x, y))
+    common = torch.result_type(x_value, y_value)
+    if not isinstance(y, Node) and common.is_floating_point:
+        y = torch.tensor(y, dtype=common).item()  # ATen rounds the number, too
+    return getattr(b.ops, name)(b.rounded(x, computed_in(common)), b.rounded(y, computed_in(common)))
 
 
-def logical(name: str) -> Lowering:
+def logical(name: str, b: Builder, node: Node, *operands: Any) -> Any:
     """Combines what is not zero."""
-
-    def lower(b: Builder, node: Node, *operands: Any) -> Any:
-        return getattr(b.ops, name)(*(b.rounded(x, torch.bool) for x in operands))
-
-    return lower
+    return getattr(b.ops, name)(*(b.rounded(x, torch.bool) for x in operands))
 
 
-def classified(name: str) -> Lowering:
+def classified(name: str, b: Builder, node: Node, x: Any) -> Any:
     """Tells special floating-point numbers."""
-
-    def lower(b: Builder, node: Node, x: Any) -> Any:
-        dtype = compute_type(x)
-        # No integer is special; in half precision a large number may be infinite.
-        return getattr(b.ops, name)(b.rounded(x, dtype if dtype.is_floating_point else torch.float64))
-
-    return lower
+    dtype = compute_type(x)
+    # No integer is special; in half precision a large number may be infinite.
+    return getattr(b.ops, name)(b.rounded(x, dtype if dtype.is_floating_point else torch.float64))
 
 
 def where(b: Builder, node: Node, condition: Any, x: Any, y: Any) -> Any:
@@ -211,24 +184,24 @@ def where(b: Builder, node: Node, condition: Any, x: Any, y: Any) -> Any:
 
 UNARY = "abs neg relu reciprocal sqrt rsqrt sigmoid exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan \
     sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma"
-WITH_NUMBERS = {  # the second operand may be one
-    **{name: scaled_sum(name) for name in ("add", "sub")},
-    **{name: compared(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
-    **{name: same(name, dtype_of) for name in ("bitwise_and", "bitwise_or", "bitwise_xor")},
-    "mul": same("mul", number_type),
-    "div": same("truediv", number_type),
+WITH_NUMBERS: dict[str, Lowering] = {  # the second operand may be one
+    **{name: partial(scaled_sum, name) for name in ("add", "sub")},
+    **{name: partial(compared, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{name: partial(same, name, dtype_of) for name in ("bitwise_and", "bitwise_or", "bitwise_xor")},
+    "mul": partial(same, "mul", number_type),
+    "div": partial(same, "truediv", number_type),
     "remainder": remainder,
     "fmod": fmod,
 }
 
 POINTWISE: dict[Any, Lowering] = {
     **{getattr(getattr(aten, name), kind): f for name, f in WITH_NUMBERS.items() for kind in ("Tensor", "Scalar")},
-    **{getattr(aten, name).default: same(name) for name in UNARY.split()},
-    **{getattr(aten, name).default: same(name, number_type) for name in ("maximum", "minimum", "atan2")},
-    **{getattr(aten, name).default: rounding(name) for name in ("floor", "ceil", "round", "trunc")},
-    **{getattr(aten, name).default: logical(name) for name in ("logical_not", "logical_and", "logical_or")},
-    **{getattr(aten, name).default: classified(name) for name in ("isnan", "isinf")},
-    aten.logical_xor.default: logical("bitwise_xor"),
+    **{getattr(aten, name).default: partial(same, name, compute_type) for name in UNARY.split()},
+    **{getattr(aten, name).default: partial(same, name, number_type) for name in ("maximum", "minimum", "atan2")},
+    **{getattr(aten, name).default: partial(rounding, name) for name in ("floor", "ceil", "round", "trunc")},
+    **{getattr(aten, name).default: partial(logical, name) for name in ("logical_not", "logical_and", "logical_or")},
+    **{getattr(aten, name).default: partial(classified, name) for name in ("isnan", "isinf")},
+    aten.logical_xor.default: partial(logical, "bitwise_xor"),
     aten.where.self: where,
     aten.sign.default: sign,
     aten.div.Tensor_mode: divided_and_rounded,
@@ -238,10 +211,10 @@ POINTWISE: dict[Any, Lowering] = {
     aten.clamp.default: clamp,
     aten.clamp.Tensor: clamp,
     aten.bitwise_not.default: bitwise_not,
-    aten.__lshift__.Scalar: shifted("bitwise_left_shift"),
-    aten.__rshift__.Scalar: shifted("bitwise_right_shift"),
-    aten.bitwise_left_shift.Tensor_Scalar: shifted("bitwise_left_shift"),
-    aten.bitwise_right_shift.Tensor_Scalar: shifted("bitwise_right_shift"),
+    aten.__lshift__.Scalar: partial(shifted, "bitwise_left_shift"),
+    aten.__rshift__.Scalar: partial(shifted, "bitwise_right_shift"),
+    aten.bitwise_left_shift.Tensor_Scalar: partial(shifted, "bitwise_left_shift"),
+    aten.bitwise_right_shift.Tensor_Scalar: partial(shifted, "bitwise_right_shift"),
     aten._to_copy.default: converted,
     aten.clone.default: cloned,
 }

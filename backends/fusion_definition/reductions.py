@@ -5,6 +5,7 @@ kernel of the rows.
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,13 +28,11 @@ def _reduced(b: Builder, name: str, value: Any, dims: list[int], keepdim: bool) 
     return getattr(b.ops, name)(value, dims=dims, keepdim=keepdim) if dims else b.ops.set(value)
 
 
-def reduced(name: str) -> Lowering:
+def reduced(
+    name: str, b: Builder, node: Node, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
     """In the type of the result."""
-
-    def lower(b: Builder, node: Node, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-        return _reduced(b, name, b.operand(x, number_type(node)), _dims(x, dim), keepdim)
-
-    return lower
+    return _reduced(b, name, b.operand(x, number_type(node)), _dims(x, dim), keepdim)
 
 
 def mean(b: Builder, node: Node, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
@@ -52,18 +51,16 @@ def any_(b: Builder, node: Node, x: Any, dim: Any = None, keepdim: bool = False)
     return b.ops.ne(_reduced(b, "max", ones, _dims(x, dim), keepdim), b.constant(0, torch.int32))
 
 
-def variance(name: str) -> Lowering:
+def variance(
+    name: str, b: Builder, node: Node, x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> Any:
     """By Welford's algorithm; `var_mean` gives two tensors."""
-
-    def lower(b: Builder, node: Node, x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-        dims = _dims(x, dim)
-        correction = 1 if correction is None else correction
-        if correction != int(correction) or not 0 <= correction < _count(x, dims) or not dims:
-            raise Declined(f"the variance of {_count(x, dims)} values with the correction {correction}")
-        value = b.operand(x, compute_type(x))
-        return getattr(b.ops, name)(value, dims=dims, correction=int(correction), keepdim=keepdim)
-
-    return lower
+    dims = _dims(x, dim)
+    correction = 1 if correction is None else correction
+    if correction != int(correction) or not 0 <= correction < _count(x, dims) or not dims:
+        raise Declined(f"the variance of {_count(x, dims)} values with the correction {correction}")
+    value = b.operand(x, compute_type(x))
+    return getattr(b.ops, name)(value, dims=dims, correction=int(correction), keepdim=keepdim)
 
 
 def gather(b: Builder, node: Node, x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
@@ -79,18 +76,14 @@ def gather(b: Builder, node: Node, x: Any, dim: int, index: Any, *, sparse_grad:
     return b.ops.where(is_inside, found, b.constant(math.nan, dtype))
 
 
-def scattered(*, add: bool = False) -> Lowering:
+def scattered(b: Builder, node: Node, x: Any, dim: int, index: Any, source: Any, *, add: bool = False) -> Any:
     """Nothing for an index out of range, for which ATen ends the process."""
-
-    def lower(b: Builder, node: Node, x: Any, dim: int, index: Any, source: Any) -> Any:
-        if isinstance(source, Node) and shape_of(source) != shape_of(index):
-            raise Declined("scattering part of a tensor")
-        dtype = compute_type(x)
-        chosen, _ = _chosen(b, x, dim, index)
-        old, new = b.operand(x, dtype), b.operand(source, dtype)
-        return b.ops.where(chosen, b.ops.add(old, new) if add else new, old)
-
-    return lower
+    if isinstance(source, Node) and shape_of(source) != shape_of(index):
+        raise Declined("scattering part of a tensor")
+    dtype = compute_type(x)
+    chosen, _ = _chosen(b, x, dim, index)
+    old, new = b.operand(x, dtype), b.operand(source, dtype)
+    return b.ops.where(chosen, b.ops.add(old, new) if add else new, old)
 
 
 def _chosen(b: Builder, x: Node, dim: int, index: Node) -> tuple[Any, int]:
@@ -108,20 +101,20 @@ def _chosen(b: Builder, x: Node, dim: int, index: Node) -> tuple[Any, int]:
 
 
 REDUCTIONS: dict[Any, Lowering] = {
-    aten.sum.dim_IntList: reduced("sum"),
-    aten.prod.default: reduced("prod"),
-    aten.prod.dim_int: reduced("prod"),
-    aten.amax.default: reduced("max"),
-    aten.amin.default: reduced("min"),
+    aten.sum.dim_IntList: partial(reduced, "sum"),
+    aten.prod.default: partial(reduced, "prod"),
+    aten.prod.dim_int: partial(reduced, "prod"),
+    aten.amax.default: partial(reduced, "max"),
+    aten.amin.default: partial(reduced, "min"),
     aten.mean.default: mean,
     aten.mean.dim: mean,
     aten.any.default: any_,
     aten.any.dim: any_,
     aten.any.dims: any_,
-    aten.var.correction: variance("var"),
-    aten.var_mean.correction: variance("var_mean"),
+    aten.var.correction: partial(variance, "var"),
+    aten.var_mean.correction: partial(variance, "var_mean"),
     aten.gather.default: gather,
-    aten.scatter.value: scattered(),
-    aten.scatter.src: scattered(),
-    aten.scatter_add.default: scattered(add=True),
+    aten.scatter.value: scattered,
+    aten.scatter.src: scattered,
+    aten.scatter_add.default: partial(scattered, add=True),
 }

@@ -80,8 +80,7 @@ class Region:
         """A call, in two parts: the fusion, then the rest."""
         read = self._inputs(inputs)
         with around(0):
-            computed = self._fusion(_layout(read))[1](read)
-        values = [*computed, *inputs]
+            values = [*self._fusion(_layout(read))[1](read), *inputs]
         return self._apart.observed([values[i] for i in self._kept], lambda i: around(1 + i))
 
     @property
@@ -125,13 +124,9 @@ def compile_region(nvfuser: Any, gm: GraphModule, device_type: str) -> Callable[
 
 def _computed(node: Node) -> Node | None:
     """The node whose memory a result is in, unless that is an input."""
-    while node.op == "call_function" and (node.target in VIEWS or _is_part_of_view(node)):
+    while node.target in VIEWS or (node.target is operator.getitem and node.all_input_nodes[0].target in VIEWS):
         node = node.all_input_nodes[0]
     return node if node.op == "call_function" else None
-
-
-def _is_part_of_view(node: Node) -> bool:
-    return node.target is operator.getitem and node.args[0].target in VIEWS  # type: ignore[union-attr]
 
 
 def _computing(gm: GraphModule, inputs: Sequence[Node], results: Sequence[Any]) -> GraphModule:

@@ -15,7 +15,8 @@ recomputed. Costs add up. All are integers, so that sums of many are exact.
 Where saved bytes have a price that is not known yet, each of these has to hold whatever it is.
 """
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Cost = int | None  # None: impossible
@@ -46,22 +47,16 @@ class Problem:
         Raises:
             Impossible: a value that is read is not chosen, and cannot be recomputed.
         """
-        saved, recomputed = set[int](), set[int]()
-        stuck, queue = set[int](), list(self.needed)
+        saved, recomputed, queue = set[int](), set[int](), list(self.needed)
         while queue:
             value = queue.pop()
-            if value in saved or value in recomputed:
-                continue
             if value in chosen or self.save[value] == 0:
                 saved.add(value)
-            elif self.recompute[value] is None:
-                stuck.add(value)
-                saved.add(value)
-            else:
+            elif value not in recomputed:
                 recomputed.add(value)
-                queue += self.inputs[value]
-        if stuck:
-            raise Impossible(sorted(stuck))
+                queue += () if self.recompute[value] is None else self.inputs[value]
+        if stuck := sorted(v for v in recomputed if self.recompute[v] is None):
+            raise Impossible(stuck)
         return sorted(saved), sorted(recomputed)
 
     def cost(self, chosen: Collection[int]) -> int:
@@ -78,15 +73,25 @@ class Problem:
 
 
 class Impossible(Exception):
-    """There is no choice.
-
-    Attributes:
-        values: those that can be neither saved nor recomputed.
-    """
+    """There is no choice: `values` can be neither saved nor recomputed."""
 
     def __init__(self, values: Sequence[int]) -> None:
         super().__init__(f"values {values} can be neither saved nor recomputed")
         self.values = values
+
+
+def computed(
+    inputs: Callable[[int], Iterable[int]], start: Iterable[int], there: Collection[int] = ()
+) -> dict[int, None]:
+    """What is computed to have some values, themselves included, from those that are there."""
+    found: dict[int, None] = {}
+    queue = list(start)
+    while queue:
+        value = queue.pop()
+        if value not in there and value not in found:
+            found[value] = None
+            queue += inputs(value)
+    return found
 
 
 @dataclass
@@ -127,6 +132,7 @@ def reduce(problem: Problem, kept: Sequence[int] | None = None) -> Reduced:
     free, impossible = free_values(problem), _impossible_values(problem)
     kept = [0] * len(problem.save) if kept is None else kept
     reduced = Reduced({}, {}, kept, {}, set(), infinity)
+    users: defaultdict[int, set[int]] = defaultdict(set)
     queue = [v for v in problem.needed if v not in free]
     reduced.needed = set(queue)
     if stuck := impossible & reduced.needed:
@@ -141,29 +147,32 @@ def reduce(problem: Problem, kept: Sequence[int] | None = None) -> Reduced:
         reduced.save[value], reduced.recompute[value] = save, again
         reduced.inputs[value] = set() if again == infinity else {i for i in problem.inputs[value] if i not in free}
         queue += reduced.inputs[value]
-    users = _users(reduced.inputs)
+        for i in reduced.inputs[value]:
+            users[i].add(value)
     for value in [v for v in reduced.needed if reduced.recompute[v] == infinity]:
         _settle(reduced, users, value)
     _merge(reduced, users)
-    _drop_unread(reduced)
+    read = computed(reduced.inputs.__getitem__, reduced.needed)
+    reduced.inputs = {value: reduced.inputs[value] for value in sorted(read)}
     return reduced
 
 
-def remainder(reduced: Reduced) -> tuple[list[int], Problem]:
-    """(numbers of values, the problem of those alone): what is left to choose, and what is settled."""
-    infinity = reduced.infinity
+def remainder(problem: Problem, kept: Sequence[int]) -> tuple[list[int], Problem]:
+    """(numbers of values, the problem of those alone): what is left to choose, and what is settled. As `reduce`."""
+    reduced = reduce(problem, kept)
     numbers = sorted(reduced.inputs.keys() | reduced.settled)
     place = {value: k for k, value in enumerate(numbers)}
-    problem = Problem(
+    left = Problem(
         inputs=[[place[i] for i in sorted(reduced.inputs.get(v, ()))] for v in numbers],
-        save=[None if (save := reduced.save[v]) == infinity else save for v in numbers],
-        recompute=[None if (again := reduced.recompute[v]) == infinity else again for v in numbers],
+        save=[None if (save := reduced.save[v]) == reduced.infinity else save for v in numbers],
+        recompute=[None if (again := reduced.recompute[v]) == reduced.infinity else again for v in numbers],
         needed=[place[v] for v in sorted(reduced.needed | reduced.settled)],
     )
-    return numbers, problem
+    return numbers, left
 
 
 def free_values(problem: Problem) -> set[int]:
+    """Those that cost nothing to have."""
     free = set[int]()
     for value, (inputs, save, again) in enumerate(zip(problem.inputs, problem.save, problem.recompute, strict=True)):
         if save == 0 or (again == 0 and free.issuperset(inputs)):
@@ -180,15 +189,7 @@ def _impossible_values(problem: Problem) -> set[int]:
     return impossible
 
 
-def _users(inputs: dict[int, set[int]]) -> dict[int, set[int]]:
-    users: dict[int, set[int]] = {value: set() for value in inputs}
-    for value, read in inputs.items():
-        for i in read:
-            users[i].add(value)
-    return users
-
-
-def _settle(reduced: Reduced, users: dict[int, set[int]], value: int) -> None:
+def _settle(reduced: Reduced, users: Mapping[int, set[int]], value: int) -> None:
     """Save a value that is needed and cannot be had otherwise."""
     reduced.settled.add(value)
     reduced.needed.discard(value)
@@ -197,10 +198,10 @@ def _settle(reduced: Reduced, users: dict[int, set[int]], value: int) -> None:
     del reduced.inputs[value]
 
 
-def _merge(reduced: Reduced, users: dict[int, set[int]]) -> None:
+def _merge(reduced: Reduced, users: Mapping[int, set[int]]) -> None:
     """Merge values into their only reader."""
-    inputs, save, recompute, infinity = reduced.inputs, reduced.save, reduced.recompute, reduced.infinity
-    kept = reduced.kept
+    inputs, save, kept = reduced.inputs, reduced.save, reduced.kept
+    recompute, infinity = reduced.recompute, reduced.infinity
     queue = list(inputs)
     while queue:
         value = queue.pop()
@@ -227,13 +228,3 @@ def _merge(reduced: Reduced, users: dict[int, set[int]]) -> None:
             inputs[reader] = set()
             if reader in reduced.needed:
                 _settle(reduced, users, reader)
-
-
-def _drop_unread(reduced: Reduced) -> None:
-    seen, queue = set[int](), list(reduced.needed)
-    while queue:
-        value = queue.pop()
-        if value not in seen:
-            seen.add(value)
-            queue += reduced.inputs[value]
-    reduced.inputs = {value: reduced.inputs[value] for value in sorted(seen)}

@@ -9,7 +9,7 @@ from aotkit.aot.partition import flops
 from aotkit.inspection.costs import bytes_moved
 from aotkit.inspection.nodes import bytes_name, flops_name, packet_name, producer, seconds_name
 from aotkit.partitioners.rematerialization.costs import UNIT
-from aotkit.partitioners.rematerialization.problem import Cost
+from aotkit.partitioners.rematerialization.problem import Cost, computed
 from aotkit.partitioners.rematerialization.values import Values, is_cheap, why_once
 
 PRODUCTS = dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), "matrix product")
@@ -25,29 +25,17 @@ def leave_reasons(values: Values, chosen: Collection[int], times: Sequence[Cost]
             time within a budget; None: expensive work never runs again, and bytes alone count.
     """
     there = {*chosen, *(i for i, kept in enumerate(values.kept) if kept == 0)}
-    again = _computed(values, values.needed, there)
+    again = computed(values.inputs.__getitem__, values.needed, there)
     known = there.union(again)
     work_of = cache(partial(_work_of, values))  # several saved values are computed from the same nodes
     for i in there:
         if values.kept[i]:
-            missing = [i, *_computed(values, values.inputs[i], known)]
+            missing = [i, *computed(values.inputs.__getitem__, values.inputs[i], known)]
             seconds = None if times is None else sum(times[j] or 0 for j in missing) * UNIT
             values.nodes[i].meta["saved_because"] = _reason(values, missing, map(work_of, missing), seconds)
     if times is not None:
         for i in again:
             values.nodes[i].meta["recompute_seconds"] = (times[i] or 0) * UNIT
-
-
-def _computed(values: Values, start: Iterable[int], there: Collection[int]) -> list[int]:
-    """What is computed to have some values, from those that are there."""
-    found: dict[int, None] = {}
-    queue = list(start)
-    while queue:
-        i = queue.pop()
-        if i not in there and i not in found:
-            found[i] = None
-            queue += values.inputs[i]
-    return list(found)
 
 
 def _reason(values: Values, missing: Sequence[int], work: Iterable["_Work"], seconds: float | None) -> str:

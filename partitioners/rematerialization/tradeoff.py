@@ -20,7 +20,7 @@ from functools import cached_property
 
 from aotkit.partitioners.rematerialization.blocks import Known, solve
 from aotkit.partitioners.rematerialization.filling import Draft, fill, indivisible
-from aotkit.partitioners.rematerialization.problem import Impossible, Problem, reduce, remainder
+from aotkit.partitioners.rematerialization.problem import Impossible, Problem, remainder
 
 GAP = 0.01
 MOST_BRANCHES = 8
@@ -53,11 +53,8 @@ class Tradeoff:
             split: of choices that are equally good, the one that saves little before this value and much after it.
             known: as for `solve`.
         """
-        if (price, split) not in self._known:
-            self._known[price, split] = self._best(price, split, known)
-        return self._known[price, split]
-
-    def _best(self, price: Fraction, split: int, known: Known | None) -> "Choice":
+        if (found := self._known.get((price, split))) is not None:
+            return found
         numbers, core = self._core
         second, byte = price.denominator, price.numerator  # what each costs; to look these up is slow
 
@@ -70,13 +67,14 @@ class Tradeoff:
 
         save = [priced(v, cost) for v, cost in enumerate(core.time.save)]
         again = [None if cost is None else cost * (second * TIE) for cost in core.time.recompute]
-        choice = core.choice(solve(replace(core.time, save=save, recompute=again), known))
-        return replace(choice, saved=frozenset(numbers[v] for v in choice.saved))
+        found = core.choice(solve(replace(core.time, save=save, recompute=again), known))
+        self._known[price, split] = found = replace(found, saved=frozenset(numbers[v] for v in found.saved))
+        return found
 
     @cached_property
     def _core(self) -> "tuple[list[int], Tradeoff]":
         """(numbers of values, the costs of those alone): what is left to choose whatever a byte costs."""
-        numbers, time = remainder(reduce(self.time, self.kept))
+        numbers, time = remainder(self.time, self.kept)
         return numbers, Tradeoff(time, [self.kept[v] for v in numbers])
 
 
@@ -99,11 +97,7 @@ class Choice:
 
 
 class OverBudget(Exception):
-    """No choice keeps so few bytes.
-
-    Attributes:
-        least: what is possible.
-    """
+    """No choice keeps so few bytes; `least` are possible."""
 
     def __init__(self, least: int) -> None:
         super().__init__(f"at least {least} bytes")

@@ -28,8 +28,7 @@ The backward graph then computes cheap values in each kernel that reads them, wh
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from typing import Any
 
 from torch.fx import GraphModule
@@ -78,8 +77,7 @@ def _choose(values: Values, sides: Sides) -> Collection[int]:
     # Without a matrix product or the like it is a kernel or two, whose time is what they read.
     has_barriers = any(is_barrier(n, values.free) for n in values.memories if n.op == "call_function")
     if has_barriers and (device := typical_gpu_of(values)) is not None:
-        once = {node for node, again in zip(values.nodes, problem.recompute, strict=True) if again is None}
-        costs = in_time(problem, tradeoff(values, sides, device, once), values)
+        costs = in_time(problem, values, sides, device)
         quickest = fastest(costs)
         most = quickest.time + int(SLOWER * (costs.anyway + quickest.time))
         if costs.choice(chosen).time > most:
@@ -137,10 +135,8 @@ def _limited(
         leave_reasons(values, chosen, costs.time.recompute)
         return chosen
 
-    def partition_within(
-        joint: GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int, **kwargs: Any
-    ) -> tuple[GraphModule, GraphModule]:
-        parts = _split(choose, joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+    def partition_within(joint: GraphModule, joint_inputs: Any, /, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
+        parts = _split(choose, joint, joint_inputs, **kwargs)
         for part in parts:
             part.meta["memory_limited"] = True
         return parts
@@ -184,8 +180,14 @@ def _split(
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         start = time.process_time()
         values = values_of(joint, sides)
-        with _explained(values):
+        try:
             saved = [values.nodes[i] for i in sorted(choose(values, sides))]
+        except Impossible as e:
+            stuck = [values.nodes[i].name for i in e.values]
+            raise CompileError(
+                f"No partition exists: the backward graph needs {stuck}, which can be neither saved nor recomputed "
+                "from what can. Use partition='default', or remove its tag of torch.utils.checkpoint."
+            ) from None
         joint.meta["choice_seconds"] = time.process_time() - start
         forward, backward = extract_forward_backward(joint, saved, num_fwd_outputs=num_fwd_outputs)
         compute_where_read(backward)
@@ -238,16 +240,3 @@ def below(limit: Limit, values: Values, sides: Sides, costs: Tradeoff) -> Choice
         bytes_name(highest), bytes_name(most), bytes_name(choice.kept), 100 * choice.gap,
     )  # fmt: skip
     return choice
-
-
-@contextmanager
-def _explained(values: Values) -> Iterator[None]:
-    """Turn what the solvers raise where there is no choice at all into an error that names nodes."""
-    try:
-        yield
-    except Impossible as e:
-        stuck = [values.nodes[i].name for i in e.values]
-        raise CompileError(
-            f"No partition exists: the backward graph needs {stuck}, which can be neither saved nor recomputed from "
-            "what can. Use partition='default', or remove its tag of torch.utils.checkpoint."
-        ) from None

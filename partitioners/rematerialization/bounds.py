@@ -89,13 +89,15 @@ def narrowed(paths: Paths, limit: float, start: Tensor, costs: Tensor, time: flo
         spent, held = _from_the_start(paths, after, costs, start)
         rest, least, most = _from_the_end(paths, after, costs)
         kept: Ways = [[] for _ in after]
+        is_smaller = False
         for place, ways in enumerate(after):
             for stop, numbers in ways:
                 cost = (spent[place] + costs[numbers] + rest[stop]).amax(1)
                 peak = (held[place] + paths.alive[numbers] + least[stop]).amax(1)
                 if len(left := numbers[(cost < time - HALF) & (peak <= limit)]):
                     kept[place].append((stop, left))
-        if _count(kept) == _count(after):
+                is_smaller |= len(left) < len(numbers)
+        if not is_smaller:
             return Narrowed(kept, rest, least, most)
         after = kept
 
@@ -126,7 +128,3 @@ def _from_the_end(paths: Paths, after: Ways, costs: Tensor) -> tuple[Tensor, Ten
 
 def _unreached(places: Ways, row: Tensor) -> Tensor:
     return torch.full((len(places), len(row)), math.inf, dtype=torch.float64)
-
-
-def _count(ways: Ways) -> int:
-    return sum(len(numbers) for some in ways for _, numbers in some)

@@ -126,11 +126,13 @@ def tradeoff(values: Values, sides: Sides, device: Device, once: Collection[Node
     return Tradeoff(Problem(values.inputs, save, again, values.needed), kept, int(sum(work.values()) / UNIT))
 
 
-def in_time(problem: Problem, costs: Tradeoff, values: Values) -> Tradeoff:
+def in_time(problem: Problem, values: Values, sides: Sides, device: Device) -> Tradeoff:
     """What the choices of a problem in bytes take in time.
 
     What the forward pass does not need is saved only if nothing else is possible.
     """
+    once = {node for node, again in zip(values.nodes, problem.recompute, strict=True) if again is None}
+    costs = tradeoff(values, sides, device, once)
     save, kept, again = list(costs.time.save), list(costs.kept), list(costs.time.recompute)
     everything = 1 + costs.anyway + sum(price or 0 for price in (*save, *again))
     for i, price in enumerate(problem.save):

@@ -87,16 +87,11 @@ def _rounded(rate: float) -> float:
 
 
 def _best_time(device: torch.device, run: Callable[[], torch.Tensor]) -> float:
-    def wait() -> None:
-        if device.type != "cpu":
-            torch.accelerator.synchronize(device)
-
-    run()
     times = []
-    for _ in range(ROUNDS):
-        wait()
+    for _ in range(1 + ROUNDS):
         start = time.perf_counter()
         run()
-        wait()
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
         times.append(time.perf_counter() - start)
-    return min(times)
+    return min(times[1:])  # the first one warms up

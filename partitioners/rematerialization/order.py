@@ -143,7 +143,7 @@ class _Work:
         self.given = backward.graph.find_nodes(op="placeholder")
         self.nodes = [node for node in backward.graph.nodes if node.op not in ("placeholder", "output")]
         everything = {node: storages(node) for node in (*self.given, *self.nodes)}
-        self.fences = _fences(self.nodes)
+        self.fences = {node for node in self.nodes if _is_fence(node)}
         self.free = {n for n in self.nodes if n not in self.fences and is_free(n, everything.__getitem__)}
         self.operators = [node for node in self.nodes if node not in self.free]
         self.barriers = {node for node in self.operators if not is_cheap(node)}
@@ -241,21 +241,7 @@ class _Work:
         return highest[0], highest[1]
 
 
-def _fences(nodes: Iterable[Node]) -> set[Node]:
-    """Those that nothing may move across, as they do more than to compute tensors from tensors."""
-    known: dict[Any, bool] = {}
-    fences: set[Node] = set()
-    for node in nodes:
-        draws = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())  # attention: only if it drops
-        which = node.target if hasattr(node.target, "overloadpacket") and not draws else node
-        if which not in known:
-            known[which] = node.op != "get_attr" and _stays(node)
-        if known[which]:
-            fences.add(node)
-    return fences
-
-
-def _stays(node: Node) -> bool:
+def _is_fence(node: Node) -> bool:
     """Whether nothing may move across a node, as it does more than to compute tensors from tensors."""
     reads_data = torch.Tag.data_dependent_output in getattr(node.target, "tags", ())  # for a number
-    return keeps_order(node) or changes_inputs(node) or reads_data
+    return node.op != "get_attr" and (keeps_order(node) or changes_inputs(node) or reads_data)

@@ -16,7 +16,8 @@ where there are skip connections: 0.04 % in a U-Net.
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -106,8 +107,7 @@ def fastest_path(paths: Paths, limit: float) -> tuple[Path, float]:
     return best, bound
 
 
-@dataclass
-class _Labels:
+class _Labels(NamedTuple):
     """Ways to one place.
 
     Attributes:
@@ -122,8 +122,8 @@ class _Labels:
     cost: Tensor
     came: Tensor
 
-    def __getitem__(self, which: Tensor) -> "_Labels":
-        return _Labels(self.time[which], self.held[which], self.cost[which], self.came[which])
+    def only(self, which: Tensor) -> "_Labels":
+        return _Labels(*(column[which] for column in self))
 
 
 class _Search:
@@ -173,7 +173,7 @@ class _Search:
         One dominates another if it is as fast and holds no more, where the limit may be exceeded later.
         """
         bounds, order = (labels.cost + self.left.rest[place]).amax(1).sort(stable=True)
-        labels = labels[order[: COMPARED * width]]
+        labels = labels.only(order[: COMPARED * width])
         harmless = self.limit - self.left.most[place]
         matters = (labels.held > harmless).any(0)
         compared = torch.cat([labels.time[:, None], torch.maximum(labels.held, harmless)[:, matters]], 1)
@@ -186,7 +186,7 @@ class _Search:
             by_one_of_them = _dominates(some, some).triu(1).any(0)
             kept += (seen + (~(by_others | by_one_of_them)).nonzero()[:, 0]).tolist()
             seen += len(some)
-        return labels[torch.tensor(kept)], float(bounds[seen]) if seen < len(bounds) else math.inf
+        return labels.only(torch.tensor(kept)), float(bounds[seen]) if seen < len(bounds) else math.inf
 
     def _extended(self, labels: _Labels, stop: int, numbers: Tensor) -> _Labels:
         """By each of some segments to a place, if that can be completed within the limit and in less time."""
@@ -197,7 +197,7 @@ class _Search:
         new = _Labels(
             labels.time[label] + self.paths.time[segment], held, cost[label, number], torch.stack([segment, label], 1)
         )
-        return new[(held + self.left.least[stop]).amax(1) <= self.limit]
+        return new.only((held + self.left.least[stop]).amax(1) <= self.limit)
 
     def _way(self, came: Sequence[Tensor], last: Tensor) -> list[int]:
         """The segments of a path that ends with a label."""
@@ -215,5 +215,4 @@ def _dominates(rows: Tensor, others: Tensor) -> Tensor:
 
 
 def _joined(labels: Sequence[_Labels]) -> _Labels:
-    parts = zip(*((some.time, some.held, some.cost, some.came) for some in labels), strict=True)
-    return _Labels(*map(torch.cat, parts))
+    return _Labels(*map(torch.cat, zip(*labels, strict=True)))

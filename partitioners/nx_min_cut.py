@@ -59,6 +59,8 @@ from aotkit.partitioners.rematerialization.tradeoff import (
 from aotkit.partitioners.rematerialization.values import Values, is_barrier, values_of
 
 _log = logging.getLogger("aotkit")
+Choose = Callable[[Values, Sides], Collection[int]]  # the numbers of the values to save
+Limit = int | float  # bytes, or a fraction of what there would be without a limit
 USED = 0.97  # of a budget; what leaves more unused is explained
 SLOWER = 0.01  # of the time of a step: what recomputing may take in all
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -84,9 +86,6 @@ def _choose(values: Values, sides: Sides) -> Collection[int]:
             chosen = smallest_within(costs, most).saved
     leave_reasons(values, chosen)
     return chosen
-
-
-Choose = Callable[[Values, Sides], Collection[int]]  # the numbers of the values to save
 
 
 def budget(limit: int | float | str, device: Device | None = None) -> Partitioner:
@@ -118,9 +117,6 @@ def peak(limit: int | float | str, device: Device | None = None) -> Partitioner:
         BudgetError: from the partitioner: no partition is known that holds so little.
     """
     return _limited(below, limit, device, f"nx_min_cut.peak({limit!r})")
-
-
-Limit = int | float  # bytes, or a fraction of what there would be without a limit
 
 
 def _limited(

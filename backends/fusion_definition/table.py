@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from aotkit.backends.fusion_definition.builder import DTYPES, Builder, Declined, Rehearsal
+from aotkit.backends.fusion_definition.builder import DTYPES, Declined, Rehearsal
 from aotkit.backends.fusion_definition.pointwise import POINTWISE, Lowering
 from aotkit.backends.fusion_definition.reductions import REDUCTIONS
 from aotkit.backends.fusion_definition.shapes import SHAPES
@@ -17,15 +17,6 @@ from aotkit.backends.fusion_definition.shapes import SHAPES
 TABLE: dict[Any, Lowering] = {**POINTWISE, **REDUCTIONS, **SHAPES}
 MOST_DIMENSIONS = 8
 REHEARSAL = Rehearsal()
-
-
-def lower(builder: Builder, node: Node) -> None:
-    """Build what computes a node.
-
-    Raises:
-        Declined: it cannot be built.
-    """
-    builder.put(node, TABLE[node.target](builder, node, *node.args, **node.kwargs))
 
 
 def declining(device: str) -> Callable[[Node], str | None]:

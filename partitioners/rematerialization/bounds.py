@@ -11,7 +11,6 @@ is repeated until nothing is dropped any more.
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -60,9 +59,12 @@ def ascend(paths: Paths, limit: float) -> tuple[Path, Tensor, float]:
     return best, torch.cat([torch.stack(higher[-KEPT:]), some]), bound
 
 
-@dataclass(frozen=True)
 class Narrowed:
-    """What is left of the ways through the places.
+    """What is left of the ways through the places for paths that keep within a limit and take less time than some.
+
+    Args:
+        start: [prices], what the first place costs.
+        costs: [segments, prices].
 
     Attributes:
         after: as of `Paths`.
@@ -71,35 +73,20 @@ class Narrowed:
         most: [places, steps], the most bytes.
     """
 
-    after: Ways
-    rest: Tensor
-    least: Tensor
-    most: Tensor
-
-
-def narrowed(paths: Paths, limit: float, start: Tensor, costs: Tensor, time: float) -> Narrowed:
-    """What paths may take that keep within a limit and take less time than some.
-
-    Args:
-        start: [prices], what the first place costs.
-        costs: [segments, prices].
-    """
-    after = paths.after
-    while True:
-        spent, held = _from_the_start(paths, after, costs, start)
-        rest, least, most = _from_the_end(paths, after, costs)
-        kept: Ways = [[] for _ in after]
-        is_smaller = False
-        for place, ways in enumerate(after):
-            for stop, numbers in ways:
-                cost = (spent[place] + costs[numbers] + rest[stop]).amax(1)
-                peak = (held[place] + paths.alive[numbers] + least[stop]).amax(1)
-                if len(left := numbers[(cost < time - HALF) & (peak <= limit)]):
-                    kept[place].append((stop, left))
-                is_smaller |= len(left) < len(numbers)
-        if not is_smaller:
-            return Narrowed(kept, rest, least, most)
-        after = kept
+    def __init__(self, paths: Paths, limit: float, start: Tensor, costs: Tensor, time: float) -> None:
+        self.after = paths.after
+        is_smaller = True
+        while is_smaller:
+            before, self.after, is_smaller = self.after, [[] for _ in self.after], False
+            spent, held = _from_the_start(paths, before, costs, start)
+            self.rest, self.least, self.most = _from_the_end(paths, before, costs)
+            for place, ways in enumerate(before):
+                for stop, numbers in ways:
+                    cost = (spent[place] + costs[numbers] + self.rest[stop]).amax(1)
+                    peak = (held[place] + paths.alive[numbers] + self.least[stop]).amax(1)
+                    if len(left := numbers[(cost < time - HALF) & (peak <= limit)]):
+                        self.after[place].append((stop, left))
+                    is_smaller |= len(left) < len(numbers)
 
 
 def _from_the_start(paths: Paths, after: Ways, costs: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:

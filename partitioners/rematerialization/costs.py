@@ -14,7 +14,7 @@ from aotkit.aot.graphs import is_pointwise, is_symbol
 from aotkit.aot.partition import Sides, flops
 from aotkit.inspection.nodes import producer
 from aotkit.partitioners.rematerialization.devices import Device
-from aotkit.partitioners.rematerialization.fusion import Fusion, fusion_of, readers_of, viewed
+from aotkit.partitioners.rematerialization.fusion import Fusion, readers_of, viewed
 from aotkit.partitioners.rematerialization.problem import Cost, Problem
 from aotkit.partitioners.rematerialization.tradeoff import Tradeoff
 from aotkit.partitioners.rematerialization.values import Values, is_cheap, is_pass
@@ -99,7 +99,7 @@ def tradeoff(values: Values, sides: Sides, device: Device, once: Collection[Node
     What the user asked to recompute is saved only if nothing else is possible.
     """
     repeatable, constants = (set(compress(values.nodes, flags)) for flags in (values.repeatable, values.constant))
-    fusion = fusion_of(values, sides, {*values.nodes} - repeatable | {*once})
+    fusion = Fusion(values, sides, {*values.nodes} - repeatable | {*once})
     seconds = {node: values.nbytes(node) / device.bandwidth for node in fusion.readers}
     work = {node: _work(node, fusion, seconds, device) for node in fusion.readers}
     everything = int(sum(work[node] for node in values.nodes) / UNIT) + 1 + sum(kept or 0 for kept in values.kept)

@@ -6,7 +6,6 @@ Views are looked through: their readers read what they view.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from networkx.utils import UnionFind
 from torch.fx import Node
@@ -17,9 +16,11 @@ from aotkit.partitioners.rematerialization.values import Values, is_barrier
 NOWHERE = -1
 
 
-@dataclass(frozen=True)
 class Fusion:
     """The kernels of the forward pass, and of the backward pass as it is if everything that it reads is saved.
+
+    Args:
+        once: values of the forward pass that are never recomputed.
 
     Attributes:
         free: nodes that move no data.
@@ -33,35 +34,20 @@ class Fusion:
             Whoever is never recomputed needs nothing.
     """
 
-    free: Collection[Node]
-    barriers: Collection[Node]
-    readers: Mapping[Node, Sequence[Node]]
-    forward: Mapping[Node, int]
-    backward: Mapping[Node, int]
-    kernels: Mapping[Node, Node]
-    stages: Mapping[Node, int]
-
-
-def fusion_of(values: Values, sides: Sides, once: Collection[Node] = ()) -> Fusion:
-    """The kernels of a joint graph.
-
-    Args:
-        once: values of the forward pass that are never recomputed.
-    """
-    nodes = values.nodes
-    late = [node for node in nodes[0].graph.nodes if node in sides.backward and node.op != "output"]
-    free = values.free
-    barriers = {node for node in (*nodes, *late) if is_barrier(node, free)}
-    readers = readers_of([*nodes, *late], free)
-    forward = depths_of([node for node in nodes if node in sides.forward], barriers, free)
-    backward = depths_of(late, barriers, free)
-    kernels = kernels_of(late, readers, barriers, free)
-    stages: dict[Node, int] = {}
-    for node in reversed(nodes):
-        wanted = [backward[r] - (r in barriers) for r in readers[node] if r in backward]
-        wanted += [stages[r] for r in readers[node] if r in stages and r not in barriers and r not in once]
-        stages[node] = max(wanted, default=NOWHERE)
-    return Fusion(free, barriers, readers, forward, backward, kernels, stages)
+    def __init__(self, values: Values, sides: Sides, once: Collection[Node]) -> None:
+        nodes, self.free = values.nodes, values.free
+        late = [node for node in nodes[0].graph.nodes if node in sides.backward and node.op != "output"]
+        self.barriers = {node for node in (*nodes, *late) if is_barrier(node, self.free)}
+        self.readers = readers_of([*nodes, *late], self.free)
+        self.forward = depths_of([node for node in nodes if node in sides.forward], self.barriers, self.free)
+        self.backward = depths_of(late, self.barriers, self.free)
+        self.kernels = kernels_of(late, self.readers, self.barriers, self.free)
+        self.stages: dict[Node, int] = {}
+        for node in reversed(nodes):
+            readers = self.readers[node]
+            wanted = [self.backward[r] - (r in self.barriers) for r in readers if r in self.backward]
+            again = [r for r in readers if r in self.stages and r not in self.barriers and r not in once]
+            self.stages[node] = max([*wanted, *(self.stages[r] for r in again)], default=NOWHERE)
 
 
 def viewed(node: Node, free: Collection[Node]) -> Node:

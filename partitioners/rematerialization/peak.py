@@ -24,7 +24,7 @@ from torch import Tensor
 
 from aotkit.aot import outside_tracing
 from aotkit.inspection.memory import bytes_alive
-from aotkit.partitioners.rematerialization.bounds import HALF, ascend, narrowed
+from aotkit.partitioners.rematerialization.bounds import HALF, Narrowed, ascend
 from aotkit.partitioners.rematerialization.lifetimes import Lifetimes
 from aotkit.partitioners.rematerialization.paths import Path, Paths
 from aotkit.partitioners.rematerialization.segments import segments
@@ -138,7 +138,7 @@ class _Search:
         self.paths, self.limit, self.time = paths, limit, time
         self.start = (paths.fixed - limit) @ prices.T
         self.costs = paths.time[:, None] + paths.alive @ prices.T
-        self.left = narrowed(paths, limit, self.start, self.costs, time)
+        self.left = Narrowed(paths, limit, self.start, self.costs, time)
 
     def path(self, width: int) -> tuple[Path | None, float]:
         """(the fastest path, if one is found, what no path can be faster than).

@@ -134,7 +134,7 @@ def fastest_within(tradeoff: Tradeoff, limit: int) -> Choice:
         Impossible: there is no choice at all.
     """
     number = itertools.count()
-    root = _edge(tradeoff, limit)
+    root = _Edge(tradeoff, limit)
     best = _filled(tradeoff, root.best, limit)
     open_: list[tuple[Bound, int, _Edge]] = [(root.bound, next(number), root)]
     settled: Bound = Fraction(best.time)  # the least bound of what is not branched any further
@@ -142,7 +142,7 @@ def fastest_within(tradeoff: Tradeoff, limit: int) -> Choice:
         if not open_ or _gap(tradeoff, best, min(open_[0][0], settled)) <= GAP:
             break
         bound, _, edge = heapq.heappop(open_)
-        if (value := edge.indivisible(limit)) is None:
+        if (value := edge.indivisible) is None:
             settled = min(settled, bound)
             continue
         if (tighter := _bound_by_multiples(edge, limit, tradeoff.kept[value])) > bound:
@@ -150,7 +150,7 @@ def fastest_within(tradeoff: Tradeoff, limit: int) -> Choice:
             continue
         for branch in _with_and_without(edge.tradeoff, value):
             try:
-                found = _edge(branch, limit)
+                found = _Edge(branch, limit)
             except (OverBudget, Impossible):
                 continue
             heapq.heappush(open_, (found.bound, next(number), found))
@@ -177,32 +177,27 @@ def smallest_within(tradeoff: Tradeoff, most: int) -> Choice:
     return tradeoff.choice(best.saved)
 
 
-@dataclass(frozen=True)
 class _Edge:
-    """What is known after looking for the edge of the hull above a limit.
+    """The edge of the hull above a limit.
 
     Attributes:
+        best: the fastest choice within the limit that was found on it.
         bound: no choice within the limit takes less.
-        disputed: the values that are saved at one end of the edge only.
+        indivisible: of the values that are saved at one end only, the largest that is larger than what `best` leaves
+            free; None: there is none.
+
+    Raises:
+        OverBudget: no choice keeps so few bytes.
     """
 
-    tradeoff: Tradeoff
-    best: Choice
-    bound: Fraction
-    disputed: frozenset[int]
-
-    def indivisible(self, limit: int) -> int | None:
-        """The largest disputed value that is larger than what the best choice leaves free."""
-        large = [v for v in self.disputed if self.tradeoff.kept[v] > limit - self.best.kept]
-        return max(large, key=lambda v: self.tradeoff.kept[v], default=None)
-
-
-def _edge(tradeoff: Tradeoff, limit: int) -> _Edge:
-    above, below, price = _ends(tradeoff, limit)
-    found = _along(tradeoff, above, below, price, lambda choice: choice.kept > limit)
-    best = min([below, *(c for c in found if c.kept <= limit)], key=lambda c: c.time)
-    bound = above.time + price * (above.kept - limit)
-    return _Edge(tradeoff, best, bound, above.saved ^ below.saved)
+    def __init__(self, tradeoff: Tradeoff, limit: int) -> None:
+        above, below, price = _ends(tradeoff, limit)
+        found = _along(tradeoff, above, below, price, lambda choice: choice.kept > limit)
+        self.tradeoff = tradeoff
+        self.best = min([below, *(c for c in found if c.kept <= limit)], key=lambda c: c.time)
+        self.bound = above.time + price * (above.kept - limit)
+        large = [v for v in above.saved ^ below.saved if tradeoff.kept[v] > limit - self.best.kept]
+        self.indivisible = max(large, key=lambda v: tradeoff.kept[v], default=None)
 
 
 def _ends(tradeoff: Tradeoff, limit: int) -> tuple[Choice, Choice, Fraction]:

@@ -1,6 +1,6 @@
 """Save the fewest bytes from which the backward pass can be computed without repeating expensive work. Exactly.
 
-On a GPU, `partition` does that where it adds at most 1 % to the time of a step, as `rematerialization/roofline.py`
+On a GPU, `partition` does that where it adds at most 1 % to the time of a step, as `rematerialization/costs.py`
 estimates it, and else as much of it as adds no more: what a matrix product alone needs is written once more there.
 `budget` saves as many bytes as it is allowed to, in the least time; `peak` never has more than so many in memory at
 once, in forward and backward together.

@@ -111,13 +111,13 @@ def lifetimes(values: Values, sides: Sides) -> Lifetimes:
             late.append(nodes[i])
             at_backward[nodes[i]] = step
 
-    inputs = {memory for node in sides.inputs for memory in memories[node]}
+    inputs = {memory: nbytes for node in sides.inputs for memory, nbytes in memories[node].items()}
     outputs = {memory for node in sides.outputs for memory in memories[node]}
     forward = uses_of(early, at, memories, values.free, barriers)
     backward = uses_of([*reversed(late), *gradients], at_backward, memories, values.free, barriers)
     results = [node for node in gradients if any(user.op == "output" for user in node.users)]
     returned = {memory for node in results for memory in memories[node]}
-    held = sum({key: size for node in sides.inputs for key, size in memories[node].items()}.values())
+    held = sum(inputs.values())
     spans = [(0, steps - 1, held)]
     spans += [use.span(steps - 1 if key in outputs else 0) for key, use in forward.items() if key not in inputs]
     spans += [use.span(steps - 1 if key in returned else 0) for key, use in backward.items() if key not in forward]

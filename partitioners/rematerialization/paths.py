@@ -77,12 +77,10 @@ class Paths:
         highest = _highest(torch.cat([fixed[None], alive]).T.contiguous())
         self.fixed, self.alive = highest[:, 0], highest[:, 1:].T.contiguous()
         self.time = torch.tensor([s.time for s in segments], dtype=torch.float64)
-        between: dict[tuple[int, int], list[int]] = {}
+        self._ways: list[dict[int, list[int]]] = [{} for _ in range(self.last + 1)]
         for number, s in enumerate(segments):
-            between.setdefault((s.start, s.stop), []).append(number)
-        self.after: Ways = [[] for _ in range(self.last + 1)]
-        for (start, stop), numbers in between.items():
-            self.after[start].append((stop, torch.tensor(numbers)))
+            self._ways[s.start].setdefault(s.stop, []).append(number)
+        self.after: Ways = [[(stop, torch.tensor(numbers)) for stop, numbers in ways.items()] for ways in self._ways]
 
     def path(self, segments: Sequence[int]) -> Path:
         """What segments take together."""
@@ -95,7 +93,7 @@ class Paths:
         cost = costs.tolist()
         best, by = [0.0, *[math.inf] * self.last], [-1] * (self.last + 1)
         for start, ways in enumerate(self._ways):
-            for stop, choices in ways:
+            for stop, choices in ways.items():
                 cheapest = min(choices, key=cost.__getitem__)
                 if best[start] + cost[cheapest] < best[stop]:
                     best[stop], by[stop] = best[start] + cost[cheapest], cheapest
@@ -103,10 +101,6 @@ class Paths:
         while start := self.segments[path[-1]].start:
             path.append(by[start])
         return self.path(path[::-1])
-
-    @cached_property
-    def _ways(self) -> list[list[tuple[int, list[int]]]]:
-        return [[(stop, numbers.tolist()) for stop, numbers in ways] for ways in self.after]
 
     @cached_property
     def explored(self) -> Explored:

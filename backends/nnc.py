@@ -50,25 +50,21 @@ class FusedGraph:
 
     def __init__(self, gm: GraphModule) -> None:
         results: Sequence[Any] = gm.graph.output_node().args[0]  # type: ignore[assignment]
-        self._count = len(results)
-        self._tensors = [i for i, r in enumerate(results) if r is not None]  # TorchScript returns tensors only
+        self._are_tensors = [r is not None for r in results]  # TorchScript returns tensors only
         self._constants = [getattr(gm, str(n.target)) for n in gm.graph.find_nodes(op="get_attr")]
         self.source = torchscript(gm)
         with _quiet():
             self._scripted = torch.jit.CompilationUnit(self.source).graph
-        self._fused = False
         self.optimized_graph = ""
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor | None]:
-        if not self._tensors:
-            return [None] * self._count
+        if not any(self._are_tensors):
+            return [None] * len(self._are_tensors)
         inputs = (*inputs, *self._constants)
-        if not self._fused:
+        if not self.optimized_graph:
             self._fuse(inputs)
-        results: list[Tensor | None] = [None] * self._count
-        for i, value in zip(self._tensors, self._scripted(*inputs), strict=True):
-            results[i] = value
-        return results
+        values = iter(self._scripted(*inputs))
+        return [next(values) if is_tensor else None for is_tensor in self._are_tensors]
 
     def kernels(self, inputs: Sequence[Tensor]) -> list[Kernel]:
         """What TorchScript runs: each group is a kernel of NNC's, the rest are operators."""
@@ -87,7 +83,6 @@ class FusedGraph:
             for _ in range(WARM_UP_RUNS):
                 self._scripted(*inputs)
             self.optimized_graph = str(self._scripted.graph_for(*inputs))
-        self._fused = True
 
 
 def _kernels(optimized: str, source: str) -> list[Kernel]:
@@ -141,15 +136,11 @@ def _call(node: Node) -> str:
     if not hasattr(target, "overloadpacket"):
         raise ValueError(f"nnc knows operators of torch.ops only, not {target}")
     namespace, name = target.name().split("::")
-    keywords = dict(node.kwargs)
-    if node.target is torch.ops.aten._to_copy.default and set(keywords) == {"dtype"} and _converts(node):
+    is_cast = target is torch.ops.aten._to_copy.default and set(node.kwargs) == {"dtype"}
+    if is_cast and node.meta["val"].dtype != node.all_input_nodes[0].meta["val"].dtype:
         name = "to"  # the fuser knows this one, which copies only to convert
-    arguments = [_text(a) for a in node.args] + [f"{k}={_text(v)}" for k, v in keywords.items()]
+    arguments = [_text(a) for a in node.args] + [f"{k}={_text(v)}" for k, v in node.kwargs.items()]
     return f"torch.ops.{namespace}.{name.partition('.')[0]}({', '.join(arguments)})"
-
-
-def _converts(node: Node) -> bool:
-    return bool(node.meta["val"].dtype != node.all_input_nodes[0].meta["val"].dtype)
 
 
 def _text(value: Any) -> str:

@@ -3,6 +3,8 @@
 It gets the regions of a graph that it takes: `declines` says why it does not take a node.
 """
 
+import importlib
+import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,12 +12,15 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit.backends.fusion_definition.library import load, unavailable
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import declining
 from aotkit.interfaces import Backend, Decompositions
 from aotkit.torch_private.decompositions import core_decompositions
 
+MODULE = "nvfuser_direct"
+# The newest PyTorch that there is a wheel for, and the first one in which tensors are laid out otherwise.
+BUILT_FOR, FIRST_DIFFERENT = "2.10", (2, 12)
+SEE_ALSO = "PyTorch 2.11 also needs what docs/nvfuser.md of aotkit says."
 aten = torch.ops.aten
 # Composite operators that the core set of ATen keeps.
 COMPOSITE = [
@@ -40,12 +45,33 @@ def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable
 
     What it returns has `definition`, and `scheduled(*inputs)` and `cuda(*inputs)`, which are what nvFuser made of it.
     """
-    return compile_region(load(), gm, "cuda")
+    return compile_region(importlib.import_module(MODULE), gm, "cuda")
 
 
 def decompositions() -> Decompositions:
     """Into the operators of nvFuser's."""
     return core_decompositions(COMPOSITE)
+
+
+def unavailable() -> str | None:
+    """Why nvFuser cannot run here, and what to do about it."""
+    version = torch.__version__.split("+")[0]
+    major, minor = (int(part) for part in version.split(".")[:2])
+    if (major, minor) >= FIRST_DIFFERENT:
+        return (
+            f"its newest wheel is for PyTorch {BUILT_FOR} and would corrupt memory in {version}, where tensors are "
+            f"laid out otherwise. Use PyTorch {FIRST_DIFFERENT[0]}.{FIRST_DIFFERENT[1] - 1}, or backend 'inductor'."
+        )
+    if not torch.cuda.is_available():
+        return "there is no CUDA device. Use backend 'inductor'."
+    if importlib.util.find_spec(MODULE) is None:
+        wheel = f"nvfuser-cu{torch.version.cuda}-torch{BUILT_FOR}".replace(".", "")
+        return f"it is not installed: `pip install {wheel}`, for Python 3.10 and 3.12; {SEE_ALSO}"
+    try:
+        importlib.import_module(MODULE)
+    except Exception as e:
+        return f"importing {MODULE}, built for PyTorch {BUILT_FOR}, raised {type(e).__name__}: {e}. {SEE_ALSO}"
+    return None
 
 
 backend = Backend(

@@ -14,16 +14,12 @@ def to(stream: IO[str]) -> GraphCompiler:
     """The same backend, printing to `stream`: `backend=aotkit.backends.print.to(sys.stderr)`."""
 
     def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
-        return _print(gm, stream)
+        print(gm.print_readable(print_output=False, include_stride=False), file=stream)
+        return gm
 
     return compile_graph
 
 
 def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
     """Print the graph's Python code, with shapes and source lines, to standard output."""
-    return _print(gm, sys.stdout)
-
-
-def _print(gm: GraphModule, stream: IO[str]) -> GraphModule:
-    print(gm.print_readable(print_output=False, include_stride=False), file=stream)
-    return gm
+    return to(sys.stdout)(gm, example_inputs)

@@ -1,6 +1,6 @@
 """Save the fewest bytes from which the backward pass can be computed without repeating expensive work. Exactly.
 
-On a GPU, `partition` does that where it adds at most 1 % to the time of a step, as `rematerialization/roofline.py`
+On a GPU, `partition` does that where it adds at most 1 % to the time of a step, as `rematerialization/costs.py`
 estimates it, and else as much of it as adds no more: what a matrix product alone needs is written once more there.
 `budget` saves as many bytes as it is allowed to, in the least time; `peak` never has more than so many in memory at
 once, in forward and backward together.
@@ -26,9 +26,9 @@ The backward graph then computes cheap values in each kernel that reads them, wh
 """
 
 import logging
+import re
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from typing import Any
 
 from torch.fx import GraphModule
@@ -39,16 +39,13 @@ from aotkit.interfaces import Partitioner
 from aotkit.joint import Sides, classify, default_partition, extract_forward_backward, simplify
 from aotkit.partitioners.rematerialization.blocks import solve
 from aotkit.partitioners.rematerialization.copies import compute_where_read
+from aotkit.partitioners.rematerialization.costs import fewest_bytes, in_time, tradeoff
 from aotkit.partitioners.rematerialization.devices import Device, device_of, typical_gpu_of
-from aotkit.partitioners.rematerialization.fewest_bytes import fewest_bytes
 from aotkit.partitioners.rematerialization.lifetimes import lifetimes
-from aotkit.partitioners.rematerialization.limits import Limit, parse_limit
-from aotkit.partitioners.rematerialization.operators import is_barrier
 from aotkit.partitioners.rematerialization.order import lower_peak
 from aotkit.partitioners.rematerialization.peak import fastest_below, paths_of, peak_of
 from aotkit.partitioners.rematerialization.problem import Impossible
 from aotkit.partitioners.rematerialization.reasons import leave_reasons
-from aotkit.partitioners.rematerialization.roofline import in_time, tradeoff
 from aotkit.partitioners.rematerialization.tradeoff import (
     Choice,
     OverBudget,
@@ -57,12 +54,15 @@ from aotkit.partitioners.rematerialization.tradeoff import (
     fastest_within,
     smallest_within,
 )
-from aotkit.partitioners.rematerialization.values import Values, values_of
+from aotkit.partitioners.rematerialization.values import Values, is_barrier, values_of
 from aotkit.runtime import collecting_later
 
 _log = logging.getLogger("aotkit")
+Choose = Callable[[Values, Sides], Collection[int]]  # the numbers of the values to save
+Limit = int | float  # bytes, or a fraction of what there would be without a limit
 USED = 0.97  # of a budget; what leaves more unused is explained
 SLOWER = 0.01  # of the time of a step: what recomputing may take in all
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def partition(
@@ -78,17 +78,13 @@ def _choose(values: Values, sides: Sides) -> Collection[int]:
     # Without a matrix product or the like it is a kernel or two, whose time is what they read.
     has_barriers = any(is_barrier(n, values.free) for n in values.memories if n.op == "call_function")
     if has_barriers and (device := typical_gpu_of(values)) is not None:
-        once = {node for node, again in zip(values.nodes, problem.recompute, strict=True) if again is None}
-        costs = in_time(problem, tradeoff(values, sides, device, once), values)
+        costs = in_time(problem, values, sides, device)
         quickest = fastest(costs)
         most = quickest.time + int(SLOWER * (costs.anyway + quickest.time))
         if costs.choice(chosen).time > most:
             chosen = smallest_within(costs, most).saved
     leave_reasons(values, chosen)
     return chosen
-
-
-Choose = Callable[[Values, Sides], Collection[int]]  # the numbers of the values to save
 
 
 def budget(limit: int | float | str, device: Device | None = None) -> Partitioner:
@@ -126,7 +122,7 @@ def _limited(
     find: Callable[[Limit, Values, Sides, Tradeoff], Choice], limit: int | float | str, device: Device | None, name: str
 ) -> Partitioner:
     """The partitioner that saves what `find` chooses within a limit."""
-    wanted = parse_limit(limit)
+    wanted = _parsed(limit)
 
     def choose(values: Values, sides: Sides) -> Collection[int]:
         costs = tradeoff(values, sides, device or device_of(values))
@@ -134,10 +130,8 @@ def _limited(
         leave_reasons(values, chosen, costs.time.recompute)
         return chosen
 
-    def partition_within(
-        joint: GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int, **kwargs: Any
-    ) -> tuple[GraphModule, GraphModule]:
-        parts = _split(choose, joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+    def partition_within(joint: GraphModule, joint_inputs: Any, /, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
+        parts = _split(choose, joint, joint_inputs, **kwargs)
         for part in parts:
             part.meta["memory_limited"] = True
         return parts
@@ -146,13 +140,32 @@ def _limited(
     return partition_within
 
 
+def _parsed(limit: int | float | str) -> Limit:
+    """What the user gave.
+
+    Raises:
+        ValueError: it is no limit.
+    """
+    if isinstance(limit, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", limit)
+        if found and found[2] in UNITS:
+            return int(float(found[1]) * UNITS[found[2]])
+    elif (isinstance(limit, float) and 0 <= limit <= 1) or (
+        isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0
+    ):
+        return limit
+    raise ValueError(
+        f"{limit!r} is no budget. Use bytes (an integer), bytes with a unit ('2GiB', '500MB'), or a fraction (a float "
+        "from 0.0 to 1.0)."
+    )
+
+
+def _in_bytes(limit: Limit, whole: int) -> int:
+    return limit if isinstance(limit, int) else int(limit * whole)
+
+
 def _split(
-    choose: Choose,
-    joint: GraphModule,
-    joint_inputs: Any,
-    *,
-    num_fwd_outputs: int,
-    **kwargs: Any,
+    choose: Choose, joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
 ) -> tuple[GraphModule, GraphModule]:
     """Split a joint graph where `choose` says."""
     with collecting_later():
@@ -162,8 +175,14 @@ def _split(
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         start = time.process_time()
         values = values_of(joint, sides)
-        with _explained(values):
+        try:
             saved = [values.nodes[i] for i in sorted(choose(values, sides))]
+        except Impossible as e:
+            stuck = [values.nodes[i].name for i in e.values]
+            raise CompileError(
+                f"No partition exists: the backward graph needs {stuck}, which can be neither saved nor recomputed "
+                "from what can. Use partition='default', or remove its tag of torch.utils.checkpoint."
+            ) from None
         joint.meta["choice_seconds"] = time.process_time() - start
         forward, backward = extract_forward_backward(joint, saved, num_fwd_outputs=num_fwd_outputs)
         compute_where_read(backward)
@@ -173,7 +192,7 @@ def _split(
 
 def within(limit: Limit, values: Values, sides: Sides, costs: Tradeoff) -> Choice:
     """The fastest choice that saves no more than a limit."""
-    most = limit.of(fastest(costs).kept)
+    most = _in_bytes(limit, fastest(costs).kept)
     try:
         choice = fastest_within(costs, most)
     except OverBudget as e:
@@ -201,7 +220,7 @@ def _why_not_more(choice: Choice, most: int, values: Values) -> str:
 def below(limit: Limit, values: Values, sides: Sides, costs: Tradeoff) -> Choice:
     """The fastest choice found whose peak is within a limit."""
     lives = lifetimes(values, sides)
-    most = limit.of(peak_of(fastest(costs), costs, lives))
+    most = _in_bytes(limit, peak_of(fastest(costs), costs, lives))
     try:
         choice, highest = fastest_below(paths_of(values, costs, lives), costs, lives, most)
     except OverBudget as e:
@@ -216,16 +235,3 @@ def below(limit: Limit, values: Values, sides: Sides, costs: Tradeoff) -> Choice
         bytes_name(highest), bytes_name(most), bytes_name(choice.kept), 100 * choice.gap,
     )  # fmt: skip
     return choice
-
-
-@contextmanager
-def _explained(values: Values) -> Iterator[None]:
-    """Turn what the solvers raise where there is no choice at all into an error that names nodes."""
-    try:
-        yield
-    except Impossible as e:
-        stuck = [values.nodes[i].name for i in e.values]
-        raise CompileError(
-            f"No partition exists: the backward graph needs {stuck}, which can be neither saved nor recomputed from "
-            "what can. Use partition='default', or remove its tag of torch.utils.checkpoint."
-        ) from None

@@ -114,12 +114,10 @@ class Builder:
             return value
         key = id(value), dtype
         if key not in self._casts:
-            # nvFuser converts to bool by cutting off the fraction.
-            cast = (
-                self.ops.ne(value, self.constant(0, self._dtypes[value.dtype()]))
-                if dtype is torch.bool
-                else self.ops.cast(value, self.type(dtype))
-            )
+            if dtype is torch.bool:  # to which nvFuser converts by cutting off the fraction
+                cast = self.ops.ne(value, self.constant(0, self._dtypes[value.dtype()]))
+            else:
+                cast = self.ops.cast(value, self.type(dtype))
             self._casts[key] = value, cast  # the value too, so that its id stays its own
         return self._casts[key][1]
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from aotkit.backends.fusion_definition.builder import shape_of
-from aotkit.backends.fusion_definition.comparisons import COMPARISONS
 from aotkit.backends.fusion_definition.pointwise import POINTWISE
 
 aten = torch.ops.aten
@@ -51,7 +50,7 @@ def _from_indices(source: Node) -> list[Node] | None:
         if node.target is aten.arange.start_step:
             if node.args[0] != 0 or len(node.args) > 2:
                 return None
-        elif node.target in POINTWISE or node.target in COMPARISONS:
+        elif node.target in POINTWISE:
             pending += [n for n in node.all_input_nodes if shape_of(n)]
         else:
             return None

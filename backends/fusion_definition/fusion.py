@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.backends.fusion_definition.builder import Builder, Declined, dtype_of
-from aotkit.backends.fusion_definition.table import declining, lower, text_of
+from aotkit.backends.fusion_definition.table import TABLE, declining, text_of
 from aotkit.errors import CompileError
 
 Layout = tuple[tuple[Sequence[int], Sequence[int]], ...]
@@ -105,7 +105,7 @@ def _define(nvfuser: Any, gm: GraphModule, inputs: Layout, device: torch.device)
                 elif (reason := declines(node)) is not None:
                     raise Declined(reason)
                 else:
-                    lower(builder, node)
+                    builder.put(node, TABLE[node.target](builder, node, *node.args, **node.kwargs))
         except Exception as e:
             failure = e
     if failure is not None:

@@ -1,6 +1,7 @@
-"""Pointwise arithmetic, and conversions."""
+"""Pointwise operators: arithmetic, conversions, comparisons, logic and choices. What is compared is rounded first."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,70 +13,6 @@ aten = torch.ops.aten
 Lowering = Callable[..., Any]
 
 
-def unary(name: str) -> Lowering:
-    """An operation of the same name, in the type of the result."""
-
-    def lower(b: Builder, node: Node, x: Any) -> Any:
-        return getattr(b.ops, name)(b.operand(x, computed_in(dtype_of(node))))
-
-    return lower
-
-
-def rounding(name: str) -> Lowering:
-    """Rounding to integers, which stay as they are."""
-
-    def lower(b: Builder, node: Node, x: Any) -> Any:
-        dtype = computed_in(dtype_of(node))
-        value = b.rounded(x, dtype)
-        return getattr(b.ops, name)(value) if dtype.is_floating_point else b.ops.set(value)
-
-    return lower
-
-
-def binary(name: str) -> Lowering:
-    """An operation of the same name on two operands, in the type of the result; none on booleans."""
-
-    def lower(b: Builder, node: Node, x: Any, y: Any) -> Any:
-        dtype = number_type(node)
-        return getattr(b.ops, name)(b.operand(x, dtype), b.operand(y, dtype))
-
-    return lower
-
-
-def bitwise(name: str) -> Lowering:
-    """An operation on the bits of integers, or on booleans."""
-
-    def lower(b: Builder, node: Node, x: Any, y: Any) -> Any:
-        return getattr(b.ops, name)(b.operand(x, dtype_of(node)), b.operand(y, dtype_of(node)))
-
-    return lower
-
-
-def shifted(name: str) -> Lowering:
-    """A shift by a number of bits; to the right, the sign comes in, as in ATen."""
-
-    def lower(b: Builder, node: Node, x: Any, by: Any) -> Any:
-        dtype = number_type(node)
-        if isinstance(by, Node) or dtype.is_floating_point or not 0 <= by < torch.iinfo(dtype).bits:
-            raise Declined("shifts by other than a number of bits that the integer has")
-        return getattr(b.ops, name)(b.operand(x, dtype), b.constant(by, dtype))
-
-    return lower
-
-
-def scaled_sum(name: str) -> Lowering:
-    """`x + alpha * y` or `x - alpha * y`."""
-
-    def lower(b: Builder, node: Node, x: Any, y: Any, alpha: Any = 1) -> Any:
-        dtype = number_type(node)
-        term = b.operand(y, dtype)
-        if alpha != 1:
-            term = b.ops.mul(term, b.constant(alpha, dtype))
-        return getattr(b.ops, name)(b.operand(x, dtype), term)
-
-    return lower
-
-
 def number_type(node: Node) -> torch.dtype:
     """The type to compute a result in.
 
@@ -84,7 +21,42 @@ def number_type(node: Node) -> torch.dtype:
     """
     if dtype_of(node) is torch.bool:
         raise Declined("arithmetic of booleans")
+    return compute_type(node)
+
+
+def compute_type(node: Node) -> torch.dtype:
+    """The type to compute a tensor in."""
     return computed_in(dtype_of(node))
+
+
+def same(name: str, type_of: Callable[[Node], torch.dtype], b: Builder, node: Node, *operands: Any) -> Any:
+    """An operation of nvFuser's on operands in one type."""
+    dtype = type_of(node)
+    return getattr(b.ops, name)(*(b.operand(x, dtype) for x in operands))
+
+
+def rounding(name: str, b: Builder, node: Node, x: Any) -> Any:
+    """Rounding to integers, which stay as they are."""
+    dtype = compute_type(node)
+    value = b.rounded(x, dtype)
+    return getattr(b.ops, name)(value) if dtype.is_floating_point else b.ops.set(value)
+
+
+def shifted(name: str, b: Builder, node: Node, x: Any, by: Any) -> Any:
+    """A shift by a number of bits; to the right, the sign comes in, as in ATen."""
+    dtype = number_type(node)
+    if isinstance(by, Node) or dtype.is_floating_point or not 0 <= by < torch.iinfo(dtype).bits:
+        raise Declined("shifts by other than a number of bits that the integer has")
+    return getattr(b.ops, name)(b.operand(x, dtype), b.constant(by, dtype))
+
+
+def scaled_sum(name: str, b: Builder, node: Node, x: Any, y: Any, alpha: Any = 1) -> Any:
+    """`x + alpha * y` or `x - alpha * y`."""
+    dtype = number_type(node)
+    term = b.operand(y, dtype)
+    if alpha != 1:
+        term = b.ops.mul(term, b.constant(alpha, dtype))
+    return getattr(b.ops, name)(b.operand(x, dtype), term)
 
 
 def sign(b: Builder, node: Node, x: Any) -> Any:
@@ -94,11 +66,6 @@ def sign(b: Builder, node: Node, x: Any) -> Any:
 def bitwise_not(b: Builder, node: Node, x: Any) -> Any:
     dtype = dtype_of(node)
     return (b.ops.logical_not if dtype is torch.bool else b.ops.bitwise_not)(b.operand(x, dtype))
-
-
-def divided(b: Builder, node: Node, x: Any, y: Any) -> Any:
-    dtype = number_type(node)
-    return b.ops.truediv(b.operand(x, dtype), b.operand(y, dtype))
 
 
 def divided_and_rounded(b: Builder, node: Node, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
@@ -189,79 +156,65 @@ def cloned(b: Builder, node: Node, x: Any, *, memory_format: Any = None) -> Any:
     return b.ops.set(b.value(x))
 
 
+def compared(name: str, b: Builder, node: Node, x: Any, y: Any) -> Any:
+    """Compares in the type that both operands promote to."""
+    x_value, y_value = (a.meta["val"] if isinstance(a, Node) else a for a in (x, y))
+    common = torch.result_type(x_value, y_value)
+    if not isinstance(y, Node) and common.is_floating_point:
+        y = torch.tensor(y, dtype=common).item()  # ATen rounds the number, too
+    return getattr(b.ops, name)(b.rounded(x, computed_in(common)), b.rounded(y, computed_in(common)))
+
+
+def logical(name: str, b: Builder, node: Node, *operands: Any) -> Any:
+    """Combines what is not zero."""
+    return getattr(b.ops, name)(*(b.rounded(x, torch.bool) for x in operands))
+
+
+def classified(name: str, b: Builder, node: Node, x: Any) -> Any:
+    """Tells special floating-point numbers."""
+    dtype = compute_type(x)
+    # No integer is special; in half precision a large number may be infinite.
+    return getattr(b.ops, name)(b.rounded(x, dtype if dtype.is_floating_point else torch.float64))
+
+
+def where(b: Builder, node: Node, condition: Any, x: Any, y: Any) -> Any:
+    dtype = compute_type(node)
+    return b.ops.where(b.rounded(condition, torch.bool), b.operand(x, dtype), b.operand(y, dtype))
+
+
+UNARY = "abs neg relu reciprocal sqrt rsqrt sigmoid exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan \
+    sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma"
+WITH_NUMBERS: dict[str, Lowering] = {  # the second operand may be one
+    **{name: partial(scaled_sum, name) for name in ("add", "sub")},
+    **{name: partial(compared, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{name: partial(same, name, dtype_of) for name in ("bitwise_and", "bitwise_or", "bitwise_xor")},
+    "mul": partial(same, "mul", number_type),
+    "div": partial(same, "truediv", number_type),
+    "remainder": remainder,
+    "fmod": fmod,
+}
+
 POINTWISE: dict[Any, Lowering] = {
-    # of numbers and their like
-    aten.abs.default: unary("abs"),
-    aten.neg.default: unary("neg"),
+    **{getattr(getattr(aten, name), kind): f for name, f in WITH_NUMBERS.items() for kind in ("Tensor", "Scalar")},
+    **{getattr(aten, name).default: partial(same, name, compute_type) for name in UNARY.split()},
+    **{getattr(aten, name).default: partial(same, name, number_type) for name in ("maximum", "minimum", "atan2")},
+    **{getattr(aten, name).default: partial(rounding, name) for name in ("floor", "ceil", "round", "trunc")},
+    **{getattr(aten, name).default: partial(logical, name) for name in ("logical_not", "logical_and", "logical_or")},
+    **{getattr(aten, name).default: partial(classified, name) for name in ("isnan", "isinf")},
+    aten.logical_xor.default: partial(logical, "bitwise_xor"),
+    aten.where.self: where,
     aten.sign.default: sign,
-    aten.floor.default: rounding("floor"),
-    aten.ceil.default: rounding("ceil"),
-    aten.round.default: rounding("round"),
-    aten.trunc.default: rounding("trunc"),
-    # of floating-point results
-    aten.relu.default: unary("relu"),
-    aten.reciprocal.default: unary("reciprocal"),
-    aten.sqrt.default: unary("sqrt"),
-    aten.rsqrt.default: unary("rsqrt"),
-    aten.sigmoid.default: unary("sigmoid"),
-    aten.exp.default: unary("exp"),
-    aten.exp2.default: unary("exp2"),
-    aten.expm1.default: unary("expm1"),
-    aten.log.default: unary("log"),
-    aten.log2.default: unary("log2"),
-    aten.log10.default: unary("log10"),
-    aten.log1p.default: unary("log1p"),
-    aten.sin.default: unary("sin"),
-    aten.cos.default: unary("cos"),
-    aten.tan.default: unary("tan"),
-    aten.asin.default: unary("asin"),
-    aten.acos.default: unary("acos"),
-    aten.atan.default: unary("atan"),
-    aten.sinh.default: unary("sinh"),
-    aten.cosh.default: unary("cosh"),
-    aten.tanh.default: unary("tanh"),
-    aten.asinh.default: unary("asinh"),
-    aten.acosh.default: unary("acosh"),
-    aten.atanh.default: unary("atanh"),
-    aten.erf.default: unary("erf"),
-    aten.erfc.default: unary("erfc"),
-    aten.erfinv.default: unary("erfinv"),
-    aten.lgamma.default: unary("lgamma"),
-    # of two operands
-    aten.add.Tensor: scaled_sum("add"),
-    aten.add.Scalar: scaled_sum("add"),
-    aten.sub.Tensor: scaled_sum("sub"),
-    aten.sub.Scalar: scaled_sum("sub"),
-    aten.mul.Tensor: binary("mul"),
-    aten.mul.Scalar: binary("mul"),
-    aten.maximum.default: binary("maximum"),
-    aten.minimum.default: binary("minimum"),
-    aten.atan2.default: binary("atan2"),
-    aten.div.Tensor: divided,
-    aten.div.Scalar: divided,
     aten.div.Tensor_mode: divided_and_rounded,
-    aten.remainder.Tensor: remainder,
-    aten.remainder.Scalar: remainder,
-    aten.fmod.Tensor: fmod,
-    aten.fmod.Scalar: fmod,
     aten.pow.Tensor_Scalar: power,
     aten.pow.Tensor_Tensor: power,
     aten.pow.Scalar: power,
     aten.clamp.default: clamp,
     aten.clamp.Tensor: clamp,
-    # of bits
     aten.bitwise_not.default: bitwise_not,
-    aten.bitwise_and.Tensor: bitwise("bitwise_and"),
-    aten.bitwise_and.Scalar: bitwise("bitwise_and"),
-    aten.bitwise_or.Tensor: bitwise("bitwise_or"),
-    aten.bitwise_or.Scalar: bitwise("bitwise_or"),
-    aten.bitwise_xor.Tensor: bitwise("bitwise_xor"),
-    aten.bitwise_xor.Scalar: bitwise("bitwise_xor"),
-    aten.__lshift__.Scalar: shifted("bitwise_left_shift"),
-    aten.__rshift__.Scalar: shifted("bitwise_right_shift"),
-    aten.bitwise_left_shift.Tensor_Scalar: shifted("bitwise_left_shift"),
-    aten.bitwise_right_shift.Tensor_Scalar: shifted("bitwise_right_shift"),
-    # copies
+    aten.__lshift__.Scalar: partial(shifted, "bitwise_left_shift"),
+    aten.__rshift__.Scalar: partial(shifted, "bitwise_right_shift"),
+    aten.bitwise_left_shift.Tensor_Scalar: partial(shifted, "bitwise_left_shift"),
+    aten.bitwise_right_shift.Tensor_Scalar: partial(shifted, "bitwise_right_shift"),
     aten._to_copy.default: converted,
     aten.clone.default: cloned,
 }

@@ -2,8 +2,8 @@
 
 import operator
 import re
-import threading
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
@@ -40,16 +40,18 @@ class Region:
         self._kept = _indices([*computed, *inputs], rest)
         self._rest, self._apart = boxed(rest), Operators(rest)
         self._numbers = lift_numbers(fused.graph)
-        self._nvfuser, self._fused, self._device = nvfuser, fused, computed[0].meta["val"].device
-        self._fusions: dict[Layout, Fusion] = {}
-        self._lock = threading.Lock()
-        self._last = self._fusion(_layout([n.meta["val"] for n in fused.graph.find_nodes(op="placeholder")]))
+        self._fused, self._device = fused, (device := computed[0].meta["val"].device)
+        # Not of `self`, which would keep itself, and with it its fusions.
+        self._fusion = lru_cache(MOST_LAYOUTS)(lambda layout: fusion_of(nvfuser, fused, layout, device))
+        first = _layout([n.meta["val"] for n in fused.graph.find_nodes(op="placeholder")])
+        self._last: tuple[Layout, Fusion] = first, self._fusion(first)
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         inputs = self._inputs(args)
         layout, fusion = self._last
         if (found := _layout(inputs)) != layout:
-            self._last = _, fusion = self._fusion(found)
+            fusion = self._fusion(found)
+            self._last = found, fusion
         values = [*fusion(inputs), *args]
         args.clear()
         kept = [values[i] for i in self._kept]
@@ -58,14 +60,6 @@ class Region:
 
     def _inputs(self, args: Sequence[Any]) -> list[Tensor]:
         return [*(args[i] for i in self._reads), *self._numbers]
-
-    def _fusion(self, layout: Layout) -> tuple[Layout, Fusion]:
-        with self._lock:
-            if layout not in self._fusions:
-                if len(self._fusions) == MOST_LAYOUTS:
-                    del self._fusions[next(iter(self._fusions))]
-                self._fusions[layout] = fusion_of(self._nvfuser, self._fused, layout, self._device)
-            return layout, self._fusions[layout]
 
     def kernels(self, inputs: Sequence[Tensor]) -> list[Kernel]:
         """The fusion, of which nvFuser may make several CUDA kernels, and what remains for ATen."""
@@ -80,8 +74,7 @@ class Region:
         """A call, in two parts: the fusion, then the rest."""
         read = self._inputs(inputs)
         with around(0):
-            computed = self._fusion(_layout(read))[1](read)
-        values = [*computed, *inputs]
+            values = [*self._fusion(_layout(read))(read), *inputs]
         return self._apart.observed([values[i] for i in self._kept], lambda i: around(1 + i))
 
     @property
@@ -99,7 +92,7 @@ class Region:
 
     def _ask(self, question: str, inputs: Sequence[Tensor]) -> str:
         read = self._inputs(inputs)
-        definition = self._fusion(_layout(read))[1].definition
+        definition = self._fusion(_layout(read)).definition
         definition.execute(read, device=self._device)
         return str(getattr(definition.fec, question)(read))
 
@@ -125,13 +118,9 @@ def compile_region(nvfuser: Any, gm: GraphModule, device_type: str) -> Callable[
 
 def _computed(node: Node) -> Node | None:
     """The node whose memory a result is in, unless that is an input."""
-    while node.op == "call_function" and (node.target in VIEWS or _is_part_of_view(node)):
+    while node.target in VIEWS or (node.target is operator.getitem and node.all_input_nodes[0].target in VIEWS):
         node = node.all_input_nodes[0]
     return node if node.op == "call_function" else None
-
-
-def _is_part_of_view(node: Node) -> bool:
-    return node.target is operator.getitem and node.args[0].target in VIEWS  # type: ignore[union-attr]
 
 
 def _computing(gm: GraphModule, inputs: Sequence[Node], results: Sequence[Any]) -> GraphModule:

@@ -1,4 +1,4 @@
-"""What moves elements and computes nothing. The shapes are the graph's own."""
+"""What moves elements and computes nothing, and tensors made of numbers alone. The shapes are the graph's own."""
 
 import operator
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from aotkit.backends.fusion_definition.builder import Builder, Declined, computed_in, dtype_of, shape_of
-from aotkit.backends.fusion_definition.pointwise import Lowering
+from aotkit.backends.fusion_definition.builder import Builder, Declined, dtype_of, shape_of
+from aotkit.backends.fusion_definition.pointwise import Lowering, compute_type
 
 aten = torch.ops.aten
 
@@ -90,14 +90,14 @@ def getitem(b: Builder, node: Node, x: Any, index: int) -> Any:
 
 
 def cat(b: Builder, node: Node, tensors: Any, dim: int = 0) -> Any:
-    dtype = computed_in(dtype_of(node))
+    dtype = compute_type(node)
     values = [b.operand(t, dtype) for t in tensors]
     return b.ops.cat(values, dim % len(shape_of(node))) if len(values) > 1 else b.ops.set(values[0])
 
 
 def pad(b: Builder, node: Node, x: Any, widths: Any, value: Any = 0) -> Any:
     """Negative widths cut off."""
-    dtype, shape = computed_in(dtype_of(node)), shape_of(x)
+    dtype, shape = compute_type(node), shape_of(x)
     result = b.operand(x, dtype)
     for i in range(0, len(widths), 2):
         d = len(shape) - 1 - i // 2
@@ -111,7 +111,7 @@ def pad(b: Builder, node: Node, x: Any, widths: Any, value: Any = 0) -> Any:
 def slice_scatter(
     b: Builder, node: Node, x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
 ) -> Any:
-    shape, dtype = shape_of(x), computed_in(dtype_of(node))
+    shape, dtype = shape_of(x), compute_type(node)
     dim %= len(shape)
     first, last = _range(x, dim, start, end, step)
     value, part = b.operand(x, dtype), b.operand(source, dtype)
@@ -127,6 +127,30 @@ def copy(b: Builder, node: Node, x: Any, source: Any, non_blocking: bool = False
     jumps = dtype_of(source).is_floating_point and not dtype_of(x).is_floating_point
     value = b.rounded(source, dtype_of(x)) if jumps else b.operand(source, dtype_of(x))
     return _expanded(b, value, shape_of(source), shape_of(node))
+
+
+def filled(b: Builder, node: Node, value: Any, **options: Any) -> Any:
+    if isinstance(value, Node):
+        raise Declined("a tensor filled with a value that is computed")
+    dtype = dtype_of(node)
+    return b.ops.full(shape_of(node), b.constant(value, dtype), b.type(dtype))
+
+
+def full(b: Builder, node: Node, size: Any, value: Any, **options: Any) -> Any:
+    return filled(b, node, value)
+
+
+def empty(b: Builder, node: Node, *args: Any, **options: Any) -> Any:
+    """Zeros, as good as any other values."""
+    return filled(b, node, 0)
+
+
+def arange(b: Builder, node: Node, start: Any, end: Any, step: Any = 1, **options: Any) -> Any:
+    dtype = dtype_of(node)
+    if dtype.is_floating_point or not all(isinstance(x, int) for x in (start, step)):
+        raise Declined("a range of floating-point numbers")
+    length = b.constant(shape_of(node)[0], torch.int64)
+    return b.ops.iota(length, b.constant(start, dtype), b.constant(step, dtype), b.type(dtype))
 
 
 # Results share memory with the operand.
@@ -149,4 +173,10 @@ SHAPES: dict[Any, Lowering] = {
     aten.constant_pad_nd.default: pad,
     aten.slice_scatter.default: slice_scatter,
     aten.copy.default: copy,
+    aten.full.default: full,
+    aten.full_like.default: full,
+    aten.scalar_tensor.default: filled,
+    aten.empty_permuted.default: empty,
+    aten.new_empty_strided.default: empty,
+    aten.arange.start_step: arange,
 }

@@ -9,26 +9,14 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from aotkit.backends.fusion_definition.builder import DTYPES, Builder, Declined, Rehearsal
-from aotkit.backends.fusion_definition.comparisons import COMPARISONS
-from aotkit.backends.fusion_definition.factories import FACTORIES
-from aotkit.backends.fusion_definition.indexing import INDEXING
+from aotkit.backends.fusion_definition.builder import DTYPES, Declined, Rehearsal
 from aotkit.backends.fusion_definition.pointwise import POINTWISE, Lowering
 from aotkit.backends.fusion_definition.reductions import REDUCTIONS
 from aotkit.backends.fusion_definition.shapes import SHAPES
 
-TABLE: dict[Any, Lowering] = {**POINTWISE, **COMPARISONS, **REDUCTIONS, **SHAPES, **FACTORIES, **INDEXING}
+TABLE: dict[Any, Lowering] = {**POINTWISE, **REDUCTIONS, **SHAPES}
 MOST_DIMENSIONS = 8
 REHEARSAL = Rehearsal()
-
-
-def lower(builder: Builder, node: Node) -> None:
-    """Build what computes a node.
-
-    Raises:
-        Declined: it cannot be built.
-    """
-    builder.put(node, TABLE[node.target](builder, node, *node.args, **node.kwargs))
 
 
 def declining(device: str) -> Callable[[Node], str | None]:
@@ -54,16 +42,12 @@ def declining(device: str) -> Callable[[Node], str | None]:
 def _unknown_value(node: Node, device: str) -> str | None:
     """Why a tensor that the node reads or returns is none of nvFuser's."""
     whole = node.args[:1] if node.target is operator.getitem else ()  # of several, the node takes one
-    read = [x for x in node.all_input_nodes if x not in whole]
-    for value in (_value(x) for x in (node, *read)):
+    for x in (node, *(x for x in node.all_input_nodes if x not in whole)):
+        value = x.meta.get("val")
         for part in value if isinstance(value, tuple | list) else (value,):
             if (reason := _unknown(part, device)) is not None:
                 return reason
     return None
-
-
-def _value(node: Node) -> Any:
-    return node.meta.get("val")
 
 
 def _unknown(value: Any, device: str) -> str | None:

@@ -22,8 +22,7 @@ from typing import Any
 import networkx as nx
 from networkx.algorithms.flow import boykov_kolmogorov
 
-from aotkit.partitioners.rematerialization.problem import Problem
-from aotkit.partitioners.rematerialization.reductions import Reduced, reduce
+from aotkit.partitioners.rematerialization.problem import Problem, Reduced, reduce
 
 
 class State(enum.IntEnum):
@@ -35,7 +34,8 @@ class State(enum.IntEnum):
 
 
 Costs = tuple[int, ...]  # one for each state
-Known = dict[Any, tuple[Costs, dict[State, list[State]]]]  # solutions of blocks
+Cuts = dict[State, tuple[int, list[State]]]  # of a block, for each state of its parent
+Known = dict[Any, Cuts]
 
 
 @dataclass
@@ -62,15 +62,14 @@ def solve(problem: Problem, known: Known | None = None) -> set[int]:
         Impossible: a needed value can be neither saved nor recomputed.
     """
     reduced = reduce(problem)
-    return reduced.settled | {
-        v for v, state in _states(reduced, {} if known is None else known).items() if state is State.SAVED
-    }
+    states = _states(reduced, {} if known is None else known)
+    return reduced.settled | {value for value, state in states.items() if state is State.SAVED}
 
 
 def _states(reduced: Reduced, known: Known) -> dict[int, State]:
     blocks = _tree(reduced)
     costs: list[Costs] = [()] * len(blocks)
-    solutions: list[dict[State, list[State]]] = [{}] * len(blocks)
+    solutions: list[Cuts] = [{}] * len(blocks)
     for i in reversed(range(len(blocks))):
         block, fixed, below = blocks[i], 0, dict[int, Costs]()
         for value, found in block.below.items():
@@ -80,14 +79,14 @@ def _states(reduced: Reduced, known: Known) -> dict[int, State]:
         key = _key(reduced, block, below)
         if key not in known:
             states = State if block.parent is not None else [State.ABSENT]
-            cuts = {state: _cut(reduced, block, below, state) for state in states}
-            known[key] = tuple(cost for cost, _ in cuts.values()), {s: found for s, (_, found) in cuts.items()}
-        costs[i] = tuple(cost + fixed for cost in known[key][0])
-        solutions[i] = known[key][1]
+            known[key] = {state: _cut(reduced, block, below, state) for state in states}
+        costs[i] = tuple(cost + fixed for cost, _ in known[key].values())
+        solutions[i] = known[key]
     chosen: dict[int, State] = {}
     for block, solution in zip(blocks, solutions, strict=True):
         above = State.ABSENT if block.parent is None else chosen[block.parent]
-        chosen |= {v: s for v, s in zip(block.values, solution[above], strict=True) if v != block.parent}
+        _, states_below = solution[above]
+        chosen |= {v: s for v, s in zip(block.values, states_below, strict=True) if v != block.parent}
     return chosen
 
 

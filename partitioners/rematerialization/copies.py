@@ -6,14 +6,12 @@ again in each kernel, from what is in memory anyway, takes less: a kernel then r
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from torch.fx import GraphModule, Node
 
 from aotkit.inspection.nodes import output_nodes
-from aotkit.partitioners.rematerialization.fusion import fused_in, readers_of, viewed
-from aotkit.partitioners.rematerialization.operators import is_barrier, is_free
-from aotkit.partitioners.rematerialization.values import bytes_of
+from aotkit.partitioners.rematerialization.fusion import kernels_of, readers_of, viewed
+from aotkit.partitioners.rematerialization.values import is_barrier, is_free
 from aotkit.passes import changes_inputs, is_pointwise, is_random, is_tensor, storages
 from aotkit.torch_private.fx import renew_code
 
@@ -23,7 +21,7 @@ def compute_where_read(backward: GraphModule) -> None:
     nodes = [node for node in backward.graph.nodes if node.op != "output"]
     if any(changes_inputs(node) for node in nodes):
         return  # a copy might read what has changed since
-    kernels = _kernels(nodes)
+    kernels = _Kernels(nodes)
     returned = {viewed(node, kernels.free) for node in output_nodes(backward) if node is not None}
     for node in list(kernels.of):
         if not is_pointwise(node) or not is_tensor(node) or is_random(node) or node in returned:
@@ -40,7 +38,6 @@ def compute_where_read(backward: GraphModule) -> None:
     renew_code(backward)
 
 
-@dataclass(frozen=True)
 class _Kernels:
     """What is fused in a backward graph.
 
@@ -50,29 +47,31 @@ class _Kernels:
         of: fused node -> its kernel, by one node of that.
     """
 
-    free: set[Node]
-    readers: dict[Node, list[Node]]
-    of: dict[Node, Node]
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        memories = {node: storages(node) for node in nodes}
+        called = [node for node in nodes if node.op == "call_function"]
+        self.free = {node for node in nodes if is_free(node, memories.__getitem__)}
+        self.readers = readers_of(nodes, self.free)
+        self.of = kernels_of(called, self.readers, {node for node in called if is_barrier(node, self.free)}, self.free)
 
-
-def _kernels(nodes: Sequence[Node]) -> _Kernels:
-    memories = {node: storages(node) for node in nodes}
-    free = {node for node in nodes if is_free(node, memories.__getitem__)}
-    called = [node for node in nodes if node.op == "call_function"]
-    barriers = {node for node in called if is_barrier(node, free)}
-    readers = readers_of(nodes, free)
-    return _Kernels(free, readers, fused_in(called, readers, barriers, free))
+    def sources(self, node: Node) -> set[Node]:
+        """What a node reads, through views."""
+        return {viewed(i, self.free) for i in node.all_input_nodes}
 
 
 def _is_less(node: Node, others: Collection[Node | None], kernels: _Kernels) -> bool:
     """Whether to compute a value in other kernels, too, moves fewer bytes than to write it for them."""
     again = 0
-    for source in {viewed(i, kernels.free) for i in node.all_input_nodes}:
+    for source in kernels.sources(node):
         own = kernels.of.get(source)
         places = {kernels.of.get(reader) for reader in kernels.readers[source]} | {own}
         is_written = own is None or len(places) > 1
-        again += bytes_of(source) * (sum(other not in places for other in others) + (not is_written))
-    return again < bytes_of(node) * (1 + len(others))
+        again += _nbytes(source) * (sum(other not in places for other in others) + (not is_written))
+    return again < _nbytes(node) * (1 + len(others))
+
+
+def _nbytes(node: Node) -> int:
+    return sum(storages(node).values())
 
 
 def _copy(node: Node, readers: Sequence[Node], kernels: _Kernels) -> None:
@@ -87,5 +86,5 @@ def _copy(node: Node, readers: Sequence[Node], kernels: _Kernels) -> None:
     kernels.of[copied] = kernels.of[readers[0]]
     kernels.readers[copied] = list(readers)
     kernels.readers[node] = [reader for reader in kernels.readers[node] if reader not in readers]
-    for source in {viewed(i, kernels.free) for i in node.all_input_nodes}:
+    for source in kernels.sources(node):
         kernels.readers[source].append(copied)

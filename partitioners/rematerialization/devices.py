@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from aotkit.partitioners.rematerialization.values import Values, bytes_of
+from aotkit.partitioners.rematerialization.values import Values
 from aotkit.passes import flops, is_tensor
 from aotkit.torch_private.fake_tensors import outside_tracing
 
@@ -60,7 +60,7 @@ def _most_of(values: Values) -> tuple[torch.device, torch.dtype]:
         if is_tensor(node) and node.meta["val"].is_floating_point():
             kind = (node.meta["val"].device, node.meta["val"].dtype)
             work[kind] += flops(node)
-            sizes[kind] += bytes_of(node)
+            sizes[kind] += values.nbytes(node)
     kinds = (+work or sizes).most_common(1)
     return kinds[0][0] if kinds else (torch.device("cpu"), torch.float32)
 
@@ -87,16 +87,11 @@ def _rounded(rate: float) -> float:
 
 
 def _best_time(device: torch.device, run: Callable[[], torch.Tensor]) -> float:
-    def wait() -> None:
-        if device.type != "cpu":
-            torch.accelerator.synchronize(device)
-
-    run()
     times = []
-    for _ in range(ROUNDS):
-        wait()
+    for _ in range(1 + ROUNDS):
         start = time.perf_counter()
         run()
-        wait()
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
         times.append(time.perf_counter() - start)
-    return min(times)
+    return min(times[1:])  # the first one warms up

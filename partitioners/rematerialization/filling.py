@@ -1,6 +1,6 @@
 """Improve a choice within a limit, one value at a time: save what still fits, exchange what does not."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from aotkit.partitioners.rematerialization.problem import Problem
 
@@ -39,9 +39,10 @@ class Draft:
         """The bytes that a value keeps alive if it is saved; 0 if it cannot be."""
         return self._bytes[value] if self._problem.save[value] is not None else 0
 
-    def recomputed(self) -> Iterator[int]:
-        """The values that run again."""
-        return (v for v, readers in enumerate(self._readers) if readers and v not in self.saved)
+    def absent(self) -> list[int]:
+        """The values that run again and could be saved, large ones first."""
+        again = (v for v, readers in enumerate(self._readers) if readers and v not in self.saved)
+        return sorted(filter(self.size, again), key=self.size, reverse=True)
 
     def _read(self, values: Iterable[int], sign: int) -> None:
         """One more, or one less, reads each of these."""
@@ -71,22 +72,17 @@ def fill(draft: Draft, limit: int) -> None:
     """Save more, and other values, where that takes less time and keeps within the limit."""
     for _ in range(ROUNDS):
         time = draft.time
-        for value in absent(draft):
+        for value in draft.absent():
             if draft.size(value) <= limit - draft.kept:
-                _save_if_faster(draft, value, limit)
+                _replace(draft, value, (), limit)
         _exchange(draft, limit)
         if draft.time == time:
             break
 
 
-def absent(draft: Draft) -> list[int]:
-    """The values that run again and could be saved, large ones first."""
-    return sorted((v for v in draft.recomputed() if draft.size(v)), key=draft.size, reverse=True)
-
-
 def indivisible(draft: Draft, limit: int) -> int | None:
     """The smallest value whose saving would take less time, if it did not exceed the limit."""
-    for value in reversed(absent(draft)):
+    for value in reversed(draft.absent()):
         time = draft.time
         draft.toggle(value)
         is_faster = draft.time < time and draft.kept > limit
@@ -96,19 +92,12 @@ def indivisible(draft: Draft, limit: int) -> int | None:
     return None
 
 
-def _save_if_faster(draft: Draft, value: int, limit: int) -> None:
-    time = draft.time
-    draft.toggle(value)
-    if draft.time >= time or draft.kept > limit:
-        draft.toggle(value)
-
-
 def _exchange(draft: Draft, limit: int) -> None:
     """Save values that do not fit, in place of others."""
     losses = _losses(draft)
     by_time = sorted(losses, key=lambda v: losses[v][0])
     by_rate = sorted(losses, key=lambda v: losses[v][0] / losses[v][1])
-    for value in absent(draft)[:MOST_EXCHANGED]:
+    for value in draft.absent()[:MOST_EXCHANGED]:
         if value in draft.saved:
             continue
         over = draft.kept + draft.size(value) - limit

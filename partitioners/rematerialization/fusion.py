@@ -6,21 +6,21 @@ Views are looked through: their readers read what they view.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from networkx.utils import UnionFind
 from torch.fx import Node
 
 from aotkit.joint import Sides
-from aotkit.partitioners.rematerialization.operators import is_barrier
-from aotkit.partitioners.rematerialization.values import Values
+from aotkit.partitioners.rematerialization.values import Values, is_barrier
 
 NOWHERE = -1
 
 
-@dataclass(frozen=True)
 class Fusion:
     """The kernels of the forward pass, and of the backward pass as it is if everything that it reads is saved.
+
+    Args:
+        once: values of the forward pass that are never recomputed.
 
     Attributes:
         free: nodes that move no data.
@@ -34,35 +34,20 @@ class Fusion:
             Whoever is never recomputed needs nothing.
     """
 
-    free: Collection[Node]
-    barriers: Collection[Node]
-    readers: Mapping[Node, Sequence[Node]]
-    forward: Mapping[Node, int]
-    backward: Mapping[Node, int]
-    kernels: Mapping[Node, Node]
-    stages: Mapping[Node, int]
-
-
-def fusion_of(values: Values, sides: Sides, once: Collection[Node] = ()) -> Fusion:
-    """The kernels of a joint graph.
-
-    Args:
-        once: values of the forward pass that are never recomputed.
-    """
-    nodes = values.nodes
-    late = [node for node in nodes[0].graph.nodes if node in sides.backward and node.op != "output"]
-    free = values.free
-    barriers = {node for node in (*nodes, *late) if is_barrier(node, free)}
-    readers = readers_of([*nodes, *late], free)
-    forward = depths_of([node for node in nodes if node in sides.forward], barriers, free)
-    backward = depths_of(late, barriers, free)
-    kernels = kernels_of([node for node in late if node not in barriers and node not in free], readers, backward)
-    stages: dict[Node, int] = {}
-    for node in reversed(nodes):
-        wanted = [backward[r] - (r in barriers) for r in readers[node] if r in backward]
-        wanted += [stages[r] for r in readers[node] if r in stages and r not in barriers and r not in once]
-        stages[node] = max(wanted, default=NOWHERE)
-    return Fusion(free, barriers, readers, forward, backward, kernels, stages)
+    def __init__(self, values: Values, sides: Sides, once: Collection[Node]) -> None:
+        nodes, self.free = values.nodes, values.free
+        late = [node for node in nodes[0].graph.nodes if node in sides.backward and node.op != "output"]
+        self.barriers = {node for node in (*nodes, *late) if is_barrier(node, self.free)}
+        self.readers = readers_of([*nodes, *late], self.free)
+        self.forward = depths_of([node for node in nodes if node in sides.forward], self.barriers, self.free)
+        self.backward = depths_of(late, self.barriers, self.free)
+        self.kernels = kernels_of(late, self.readers, self.barriers, self.free)
+        self.stages: dict[Node, int] = {}
+        for node in reversed(nodes):
+            readers = self.readers[node]
+            wanted = [self.backward[r] - (r in self.barriers) for r in readers if r in self.backward]
+            again = [r for r in readers if r in self.stages and r not in self.barriers and r not in once]
+            self.stages[node] = max([*wanted, *(self.stages[r] for r in again)], default=NOWHERE)
 
 
 def viewed(node: Node, free: Collection[Node]) -> Node:
@@ -99,21 +84,15 @@ def depths_of(nodes: Sequence[Node], barriers: Collection[Node], free: Collectio
     return depths
 
 
-def fused_in(
+def kernels_of(
     nodes: Sequence[Node], readers: Mapping[Node, Sequence[Node]], barriers: Collection[Node], free: Collection[Node]
 ) -> dict[Node, Node]:
-    """`kernels_of` one graph."""
+    """Fused node -> its kernel, by one node of that: those of equal depth that feed one another."""
+    depths = depths_of(nodes, barriers, free)
     fused = [node for node in nodes if node not in barriers and node not in free]
-    return kernels_of(fused, readers, depths_of(nodes, barriers, free))
-
-
-def kernels_of(
-    nodes: Sequence[Node], readers: Mapping[Node, Sequence[Node]], depths: Mapping[Node, int]
-) -> dict[Node, Node]:
-    """Those of equal depth that feed one another, by one node for each."""
-    kernels = UnionFind(nodes)
-    for node in nodes:
+    kernels = UnionFind(fused)
+    for node in fused:
         for reader in readers[node]:
             if reader in kernels.parents and depths[reader] == depths[node]:
                 kernels.union(node, reader)
-    return {node: kernels[node] for node in nodes}
+    return {node: kernels[node] for node in fused}

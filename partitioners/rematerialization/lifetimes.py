@@ -9,6 +9,7 @@ joint graph, and recomputes each value just before it is first read, so the step
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 from torch.fx import Node
@@ -16,8 +17,7 @@ from torch.fx import Node
 from aotkit.inspection.memory import Span, bytes_alive
 from aotkit.inspection.nodes import producer
 from aotkit.joint import Sides
-from aotkit.partitioners.rematerialization.operators import is_cheap
-from aotkit.partitioners.rematerialization.values import Values
+from aotkit.partitioners.rematerialization.values import Values, is_cheap
 from aotkit.passes import is_tensor
 
 
@@ -88,9 +88,8 @@ def lifetimes(values: Values, sides: Sides) -> Lifetimes:
     graph = nodes[0].graph
     memories = values.memories
     gradients = [node for node in graph.nodes if node in sides.backward and node.op != "output"]
-    early = [node for node, in_forward in zip(nodes, values.in_forward, strict=True) if in_forward]
+    early = list(compress(nodes, values.in_forward))
     barriers = {node for node in graph.nodes if node.op == "call_function" and not is_cheap(node)}
-    free = values.free
     at, turn = numbered(early, 0, barriers)
     at_backward, steps = numbered(gradients, turn, barriers)
     first: list[int | None] = [None] * len(nodes)
@@ -113,14 +112,13 @@ def lifetimes(values: Values, sides: Sides) -> Lifetimes:
             late.append(nodes[i])
             at_backward[nodes[i]] = step
 
-    inputs = {memory for node in sides.inputs for memory in memories[node]}
+    inputs = {memory: nbytes for node in sides.inputs for memory, nbytes in memories[node].items()}
     outputs = {memory for node in sides.outputs for memory in memories[node]}
-    reads = reads_of(graph.nodes, memories, free)
-    forward = uses_of(early, at, memories, reads, barriers)
-    backward = uses_of([*reversed(late), *gradients], at_backward, memories, reads, barriers)
+    forward = uses_of(early, at, memories, values.free, barriers)
+    backward = uses_of([*reversed(late), *gradients], at_backward, memories, values.free, barriers)
     results = [node for node in gradients if any(user.op == "output" for user in node.users)]
     returned = {memory for node in results for memory in memories[node]}
-    held = sum({key: size for node in sides.inputs for key, size in memories[node].items()}.values())
+    held = sum(inputs.values())
     spans = [(0, steps - 1, held)]
     spans += [use.span(steps - 1 if key in outputs else 0) for key, use in forward.items() if key not in inputs]
     spans += [use.span(steps - 1 if key in returned else 0) for key, use in backward.items() if key not in forward]
@@ -171,28 +169,22 @@ def numbered(nodes: Iterable[Node], step: int, barriers: Collection[Node]) -> tu
     return at, step + 1
 
 
-def reads_of(
-    nodes: Iterable[Node], memories: Mapping[Node, Mapping[Any, int]], free: Collection[Node]
-) -> dict[Node, list[Any]]:
-    """The memory that each node reads; `free` are those that read nothing."""
-    return {node: [key for i in node.all_input_nodes for key in memories[i]] for node in nodes if node not in free}
-
-
 def uses_of(
     nodes: Sequence[Node],
     at: Mapping[Node, int],
     memories: Mapping[Node, Mapping[Any, int]],
-    reads: Mapping[Node, Sequence[Any]],
+    free: Collection[Node],
     barriers: Collection[Node],
 ) -> dict[Any, Use]:
-    """Of all memory that nodes make or are given."""
+    """Of all memory that nodes make or are given; `free` are those that read nothing."""
     uses: dict[Any, Use] = {}
     for node in nodes:
         step = at[node]
         for key, nbytes in memories[node].items():
             if key not in uses:
                 uses[key] = Use(step, step, node in barriers or node.op == "placeholder", nbytes)
-        for key in reads.get(node, ()):
-            if key in uses:
-                uses[key].read = step
+        for source in () if node in free else node.all_input_nodes:
+            for key in memories[source]:
+                if key in uses:
+                    uses[key].read = step
     return uses

@@ -8,8 +8,9 @@ operator that draws random numbers, communicates, writes into its inputs, or may
 """
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from operator import getitem
 from typing import Any
 
@@ -19,15 +20,84 @@ from torch.fx import GraphModule, Node
 from aotkit.inspection.memory import bytes_alive
 from aotkit.inspection.nodes import bytes_name, output_nodes
 from aotkit.joint import Sides
-from aotkit.partitioners.rematerialization.fusion import fused_in, readers_of
-from aotkit.partitioners.rematerialization.lifetimes import numbered, reads_of, uses_of
-from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
-from aotkit.partitioners.rematerialization.scheduling import Task, frees_first
+from aotkit.partitioners.rematerialization.fusion import kernels_of, readers_of
+from aotkit.partitioners.rematerialization.lifetimes import numbered, uses_of
+from aotkit.partitioners.rematerialization.values import is_cheap, is_free
 from aotkit.passes import changes_inputs, keeps_order, storages
 from aotkit.torch_private.fx import renew_code
 
 _log = logging.getLogger("aotkit")
 Kernel = list[Node]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What runs without interruption.
+
+    Attributes:
+        after: the numbers of the tasks that have to run before it.
+        reads: memory that it reads, and that is freed when the last of its readers has run -> bytes.
+        leaves: bytes that it makes and that are in memory when it has run.
+        may_be_early: whether it may run before its turn.
+    """
+
+    after: Collection[int]
+    reads: Mapping[Any, int]
+    leaves: int
+    may_be_early: bool
+
+
+def frees_first(tasks: Sequence[Task]) -> list[int]:
+    """The order in which to run tasks, by their numbers, which are their turns.
+
+    Of those that can run, the first one that frees at least as many bytes as it leaves is next; if there is none, the
+    first one of all.
+    """
+    order: dict[int, None] = {}
+    missing = [len(task.after) for task in tasks]
+    growth = [task.leaves for task in tasks]
+    users: list[list[int]] = [[] for _ in tasks]
+    readers: dict[Any, set[int]] = {}
+    for i, task in enumerate(tasks):
+        for other in task.after:
+            users[other].append(i)
+        for memory in task.reads:
+            readers.setdefault(memory, set()).add(i)
+    turns: list[int] = []  # a heap of all that can run; some of them have, early
+    early: list[int] = []  # a heap of those among them that free enough
+
+    def offer(i: int) -> None:
+        if not missing[i] and tasks[i].may_be_early and growth[i] <= 0:
+            heappush(early, i)
+
+    def look_for_last_reader(memory: Any) -> None:
+        if len(readers[memory]) == 1:
+            (i,) = readers[memory]
+            growth[i] -= tasks[i].reads[memory]
+            offer(i)
+
+    def let_run(i: int) -> None:
+        heappush(turns, i)
+        offer(i)
+
+    for memory in readers:
+        look_for_last_reader(memory)
+    for i, count in enumerate(missing):
+        if not count:
+            let_run(i)
+    while turns:
+        i = heappop(early or turns)
+        if i in order:
+            continue
+        order[i] = None
+        for memory in tasks[i].reads:
+            readers[memory].remove(i)
+            look_for_last_reader(memory)
+        for user in users[i]:
+            missing[user] -= 1
+            if not missing[user]:
+                let_run(user)
+    return list(order)
 
 
 def lower_peak(backward: GraphModule, sides: Sides) -> None:
@@ -36,7 +106,7 @@ def lower_peak(backward: GraphModule, sides: Sides) -> None:
     Args:
         sides: of the joint graph that it is a part of.
     """
-    work = _work(backward, sides)
+    work = _Work(backward, sides)
     kernels = work.kernels()
     order = [node for i in frees_first(work.tasks(kernels)) for node in kernels[i]]
     before, after = work.peaks(work.operators), work.peaks(order)
@@ -53,39 +123,43 @@ def lower_peak(backward: GraphModule, sides: Sides) -> None:
     )  # fmt: skip
 
 
-@dataclass
 class _Work:
     """A backward graph.
 
     Attributes:
         given: its inputs.
         nodes: all others but the output, in order.
-        free: those of them that move no data.
+        fences: those of them that nothing moves across.
+        free: those that move no data.
         operators: the others, in order.
         barriers: those that are kernels of their own.
-        fences: those that nothing moves across.
         gradients: those that are not recomputed.
-        memories: node -> memory that is not alive all the time -> bytes.
-        reads: node -> such memory that it reads.
-        returned: memory that is alive to the end.
         held: bytes that are alive all the time.
+        memories: node -> memory that is not alive all the time -> bytes.
+        returned: such memory that is alive to the end.
     """
 
-    given: list[Node]
-    nodes: list[Node]
-    free: set[Node]
-    operators: list[Node]
-    barriers: set[Node]
-    fences: set[Node]
-    gradients: set[Node]
-    memories: dict[Node, dict[Any, int]]
-    reads: dict[Node, list[Any]]
-    returned: set[Any]
-    held: int
+    def __init__(self, backward: GraphModule, sides: Sides) -> None:
+        self.given = backward.graph.find_nodes(op="placeholder")
+        self.nodes = [node for node in backward.graph.nodes if node.op not in ("placeholder", "output")]
+        everything = {node: storages(node) for node in (*self.given, *self.nodes)}
+        self.fences = {node for node in self.nodes if _is_fence(node)}
+        self.free = {n for n in self.nodes if n not in self.fences and is_free(n, everything.__getitem__)}
+        self.operators = [node for node in self.nodes if node not in self.free]
+        self.barriers = {node for node in self.operators if not is_cheap(node)}
+        late = {node.name for node in sides.backward}
+        self.gradients = {node for node in self.nodes if node.name in late}
+        held = {key: size for node in (*sides.inputs, *sides.outputs) for key, size in storages(node).items()}
+        self.held = sum(held.values())
+        always = {*held, *(key for node in self.nodes if node.op == "get_attr" for key in everything[node])}
+        self.memories = {
+            node: {key: size for key, size in own.items() if key not in always} for node, own in everything.items()
+        }
+        self.returned = {key for node in output_nodes(backward) if node is not None for key in self.memories[node]}
 
     def kernels(self) -> list[Kernel]:
         """As a compiler makes them between two fences, in the order in which they end."""
-        kernels = fused_in(self.nodes, readers_of(self.nodes, self.free), self.barriers, self.free)
+        kernels = kernels_of(self.nodes, readers_of(self.nodes, self.free), self.barriers, self.free)
         found: dict[tuple[Node, int], Kernel] = {}
         part = 0
         for node in self.operators:
@@ -161,48 +235,13 @@ class _Work:
         highest = []
         for barriers in (self.barriers, set(order)):
             at, steps = numbered(nodes, 0, barriers)
-            uses = uses_of(nodes, at, self.memories, self.reads, barriers)
+            uses = uses_of(nodes, at, self.memories, self.free, barriers)
             spans = [use.span(steps - 1 if key in self.returned else 0) for key, use in uses.items()]
             highest.append(self.held + max(bytes_alive(spans, steps)))
         return highest[0], highest[1]
 
 
-def _work(backward: GraphModule, sides: Sides) -> _Work:
-    """What there is to do in a backward graph."""
-    given = backward.graph.find_nodes(op="placeholder")
-    nodes = [node for node in backward.graph.nodes if node.op not in ("placeholder", "output")]
-    everything = {node: storages(node) for node in (*given, *nodes)}
-    fences = _fences(nodes)
-    free = {node for node in nodes if node not in fences and is_free(node, everything.__getitem__)}
-    operators = [node for node in nodes if node not in free]
-    barriers = {node for node in operators if not is_cheap(node)}
-    held = {key: size for node in (*sides.inputs, *sides.outputs) for key, size in storages(node).items()}
-    always = {*held, *(key for node in nodes if node.op == "get_attr" for key in everything[node])}
-    memories = {node: {key: size for key, size in own.items() if key not in always} for node, own in everything.items()}
-    returned = {key for node in output_nodes(backward) if node is not None for key in memories[node]}
-    late = {node.name for node in sides.backward}
-    gradients = {node for node in nodes if node.name in late}
-    reads = reads_of(operators, memories, free)
-    return _Work(
-        given, nodes, free, operators, barriers, fences, gradients, memories, reads, returned, sum(held.values())
-    )
-
-
-def _fences(nodes: Iterable[Node]) -> set[Node]:
-    """Those that nothing may move across, as they do more than to compute tensors from tensors."""
-    known: dict[Any, bool] = {}
-    fences: set[Node] = set()
-    for node in nodes:
-        draws = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())  # attention: only if it drops
-        which = node.target if hasattr(node.target, "overloadpacket") and not draws else node
-        if which not in known:
-            known[which] = node.op != "get_attr" and _stays(node)
-        if known[which]:
-            fences.add(node)
-    return fences
-
-
-def _stays(node: Node) -> bool:
+def _is_fence(node: Node) -> bool:
     """Whether nothing may move across a node, as it does more than to compute tensors from tensors."""
     reads_data = torch.Tag.data_dependent_output in getattr(node.target, "tags", ())  # for a number
-    return keeps_order(node) or changes_inputs(node) or reads_data
+    return node.op != "get_attr" and (keeps_order(node) or changes_inputs(node) or reads_data)

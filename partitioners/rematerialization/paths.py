@@ -31,11 +31,13 @@ class Path:
     Attributes:
         segments: their numbers.
         time: in units of the problem.
-        peak: bytes.
+        held: [steps], the bytes that are alive.
+        peak: the most of those.
     """
 
     segments: tuple[int, ...]
     time: float
+    held: Tensor
     peak: float
 
 
@@ -75,54 +77,44 @@ class Paths:
         highest = _highest(torch.cat([fixed[None], alive]).T.contiguous())
         self.fixed, self.alive = highest[:, 0], highest[:, 1:].T.contiguous()
         self.time = torch.tensor([s.time for s in segments], dtype=torch.float64)
-        between: dict[tuple[int, int], list[int]] = {}
+        self._ways: list[dict[int, list[int]]] = [{} for _ in range(self.last + 1)]
         for number, s in enumerate(segments):
-            between.setdefault((s.start, s.stop), []).append(number)
-        self.after: Ways = [[] for _ in range(self.last + 1)]
-        for (start, stop), numbers in between.items():
-            self.after[start].append((stop, torch.tensor(numbers)))
+            self._ways[s.start].setdefault(s.stop, []).append(number)
+        self.after: Ways = [[(stop, torch.tensor(numbers)) for stop, numbers in ways.items()] for ways in self._ways]
 
     def path(self, segments: Sequence[int]) -> Path:
         """What segments take together."""
         chosen = list(segments)
-        return Path(tuple(chosen), float(self.time[chosen].sum()), float(self.held(chosen).max()))
+        held = self.fixed + self.alive[chosen].sum(0)
+        return Path(tuple(chosen), float(self.time[chosen].sum()), held, float(held.max()))
 
-    def held(self, segments: Sequence[int]) -> Tensor:
-        """[steps]: the bytes that are alive."""
-        return self.fixed + self.alive[list(segments)].sum(0)
-
-    def shortest(self, costs: Tensor) -> list[int]:
-        """The segments of the path that costs least; each segment has a cost."""
+    def shortest(self, costs: Tensor) -> Path:
+        """The path that costs least; each segment has a cost."""
         cost = costs.tolist()
         best, by = [0.0, *[math.inf] * self.last], [-1] * (self.last + 1)
         for start, ways in enumerate(self._ways):
-            for stop, choices in ways:
+            for stop, choices in ways.items():
                 cheapest = min(choices, key=cost.__getitem__)
                 if best[start] + cost[cheapest] < best[stop]:
                     best[stop], by[stop] = best[start] + cost[cheapest], cheapest
         path = [by[-1]]
         while start := self.segments[path[-1]].start:
             path.append(by[start])
-        return path[::-1]
-
-    @cached_property
-    def _ways(self) -> list[list[tuple[int, list[int]]]]:
-        return [[(stop, numbers.tolist()) for stop, numbers in ways] for ways in self.after]
+        return self.path(path[::-1])
 
     @cached_property
     def explored(self) -> Explored:
         """By prices of a byte from one beside which time does not matter to one that hardly matters itself."""
-        found, prices, least = [self.path(self.shortest(self.time))], [], []
+        found, prices, least = [self.shortest(self.time)], [], []
         weights = torch.full_like(self.fixed, 1 / len(self.fixed))
         whole = float(self.time.max()) / float(self.fixed.max() + self.alive.max())
         for price in (whole * 10.0**-k for k in torch.linspace(-6, 4, PRICES).tolist()):
             for _ in range(ROUNDS):
                 path = self.shortest(self.time + price * (self.alive @ weights))
-                held = self.held(path)
-                found.append(Path(tuple(path), float(self.time[path].sum()), float(held.max())))
+                found.append(path)
                 prices.append(price * weights)
-                least.append(found[-1].time + float(held @ prices[-1]))
-                weights = weights * torch.exp(RATE * (held / held.max() - 1))
+                least.append(path.time + float(path.held @ prices[-1]))
+                weights = weights * torch.exp(RATE * (path.held / path.held.max() - 1))
                 weights = weights / weights.sum()
         return Explored(_best(found), torch.stack(prices), torch.tensor(least, dtype=torch.float64))
 

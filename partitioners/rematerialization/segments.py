@@ -15,8 +15,7 @@ from fractions import Fraction
 
 from aotkit.partitioners.rematerialization.blocks import Known
 from aotkit.partitioners.rematerialization.lifetimes import Lifetimes
-from aotkit.partitioners.rematerialization.problem import Problem
-from aotkit.partitioners.rematerialization.reductions import free_values
+from aotkit.partitioners.rematerialization.problem import Problem, free_values
 from aotkit.partitioners.rematerialization.tradeoff import Choice, Tradeoff, between, fastest, smallest
 from aotkit.partitioners.rematerialization.values import Values
 
@@ -65,7 +64,8 @@ def segments(values: Values, costs: Tradeoff, lifetimes: Lifetimes) -> Iterator[
             time = part.time
             key = tuple(map(tuple, (time.save, time.recompute, time.needed, part.kept, *time.inputs)))
             if key not in known:
-                known[key] = [(*time.resolve(choice.saved), choice.time) for choice in _choices(part, blocks)]
+                choices = _distinct(part.best(price, len(members), cuts) for price, cuts in blocks.items())
+                known[key] = [(*time.resolve(choice.saved), choice.time) for choice in choices]
             for saved, recomputed, taken in known[key]:
                 yield Segment(start, stop, [members[k] for k in saved], [members[k] for k in recomputed], taken)
     for choice in _distinct(corners):
@@ -138,11 +138,6 @@ def _part(
         [k for k, i in enumerate(members) if read_until[i] >= end or lifetimes.first[i] is not None],
     )
     return Tradeoff(problem, [costs.kept[i] for i in members])
-
-
-def _choices(part: Tradeoff, blocks: dict[Fraction, Known]) -> list[Choice]:
-    """The best one at each price, once."""
-    return _distinct(part.best(price, len(part.kept), known) for price, known in blocks.items())
 
 
 def _distinct(choices: Iterable[Choice]) -> list[Choice]:

@@ -20,8 +20,7 @@ from functools import cached_property
 
 from aotkit.partitioners.rematerialization.blocks import Known, solve
 from aotkit.partitioners.rematerialization.filling import Draft, fill, indivisible
-from aotkit.partitioners.rematerialization.problem import Impossible, Problem, total
-from aotkit.partitioners.rematerialization.reductions import reduce, remainder
+from aotkit.partitioners.rematerialization.problem import Impossible, Problem, remainder
 
 GAP = 0.01
 MOST_BRANCHES = 8
@@ -44,9 +43,8 @@ class Tradeoff:
 
     def choice(self, chosen: Collection[int]) -> "Choice":
         """What saving the chosen values takes."""
-        saved, recomputed = self.time.resolve(chosen)
-        time = total(self.time.save[v] for v in saved) + total(self.time.recompute[v] for v in recomputed)
-        return Choice(frozenset(saved), time, sum(self.kept[v] for v in saved))
+        saved = frozenset(self.time.resolve(chosen)[0])
+        return Choice(saved, self.time.cost(saved), sum(self.kept[v] for v in saved))
 
     def best(self, price: Fraction, split: int = 0, known: Known | None = None) -> "Choice":
         """The best choice at a price of a byte.
@@ -55,11 +53,8 @@ class Tradeoff:
             split: of choices that are equally good, the one that saves little before this value and much after it.
             known: as for `solve`.
         """
-        if (price, split) not in self._known:
-            self._known[price, split] = self._best(price, split, known)
-        return self._known[price, split]
-
-    def _best(self, price: Fraction, split: int, known: Known | None) -> "Choice":
+        if (found := self._known.get((price, split))) is not None:
+            return found
         numbers, core = self._core
         second, byte = price.denominator, price.numerator  # what each costs; to look these up is slow
 
@@ -72,13 +67,14 @@ class Tradeoff:
 
         save = [priced(v, cost) for v, cost in enumerate(core.time.save)]
         again = [None if cost is None else cost * (second * TIE) for cost in core.time.recompute]
-        choice = core.choice(solve(replace(core.time, save=save, recompute=again), known))
-        return replace(choice, saved=frozenset(numbers[v] for v in choice.saved))
+        found = core.choice(solve(replace(core.time, save=save, recompute=again), known))
+        self._known[price, split] = found = replace(found, saved=frozenset(numbers[v] for v in found.saved))
+        return found
 
     @cached_property
     def _core(self) -> "tuple[list[int], Tradeoff]":
         """(numbers of values, the costs of those alone): what is left to choose whatever a byte costs."""
-        numbers, time = remainder(reduce(self.time, self.kept))
+        numbers, time = remainder(self.time, self.kept)
         return numbers, Tradeoff(time, [self.kept[v] for v in numbers])
 
 
@@ -101,11 +97,7 @@ class Choice:
 
 
 class OverBudget(Exception):
-    """No choice keeps so few bytes.
-
-    Attributes:
-        least: what is possible.
-    """
+    """No choice keeps so few bytes; `least` are possible."""
 
     def __init__(self, least: int) -> None:
         super().__init__(f"at least {least} bytes")
@@ -142,7 +134,7 @@ def fastest_within(tradeoff: Tradeoff, limit: int) -> Choice:
         Impossible: there is no choice at all.
     """
     number = itertools.count()
-    root = _edge(tradeoff, limit)
+    root = _Edge(tradeoff, limit)
     best = _filled(tradeoff, root.best, limit)
     open_: list[tuple[Bound, int, _Edge]] = [(root.bound, next(number), root)]
     settled: Bound = Fraction(best.time)  # the least bound of what is not branched any further
@@ -150,7 +142,7 @@ def fastest_within(tradeoff: Tradeoff, limit: int) -> Choice:
         if not open_ or _gap(tradeoff, best, min(open_[0][0], settled)) <= GAP:
             break
         bound, _, edge = heapq.heappop(open_)
-        if (value := edge.indivisible(limit)) is None:
+        if (value := edge.indivisible) is None:
             settled = min(settled, bound)
             continue
         if (tighter := _bound_by_multiples(edge, limit, tradeoff.kept[value])) > bound:
@@ -158,7 +150,7 @@ def fastest_within(tradeoff: Tradeoff, limit: int) -> Choice:
             continue
         for branch in _with_and_without(edge.tradeoff, value):
             try:
-                found = _edge(branch, limit)
+                found = _Edge(branch, limit)
             except (OverBudget, Impossible):
                 continue
             heapq.heappush(open_, (found.bound, next(number), found))
@@ -185,32 +177,27 @@ def smallest_within(tradeoff: Tradeoff, most: int) -> Choice:
     return tradeoff.choice(best.saved)
 
 
-@dataclass(frozen=True)
 class _Edge:
-    """What is known after looking for the edge of the hull above a limit.
+    """The edge of the hull above a limit.
 
     Attributes:
+        best: the fastest choice within the limit that was found on it.
         bound: no choice within the limit takes less.
-        disputed: the values that are saved at one end of the edge only.
+        indivisible: of the values that are saved at one end only, the largest that is larger than what `best` leaves
+            free; None: there is none.
+
+    Raises:
+        OverBudget: no choice keeps so few bytes.
     """
 
-    tradeoff: Tradeoff
-    best: Choice
-    bound: Fraction
-    disputed: frozenset[int]
-
-    def indivisible(self, limit: int) -> int | None:
-        """The largest disputed value that is larger than what the best choice leaves free."""
-        large = [v for v in self.disputed if self.tradeoff.kept[v] > limit - self.best.kept]
-        return max(large, key=lambda v: self.tradeoff.kept[v], default=None)
-
-
-def _edge(tradeoff: Tradeoff, limit: int) -> _Edge:
-    above, below, price = _ends(tradeoff, limit)
-    found = _along(tradeoff, above, below, price, lambda choice: choice.kept > limit)
-    best = min([below, *(c for c in found if c.kept <= limit)], key=lambda c: c.time)
-    bound = above.time + price * (above.kept - limit)
-    return _Edge(tradeoff, best, bound, above.saved ^ below.saved)
+    def __init__(self, tradeoff: Tradeoff, limit: int) -> None:
+        above, below, price = _ends(tradeoff, limit)
+        found = _along(tradeoff, above, below, price, lambda choice: choice.kept > limit)
+        self.tradeoff = tradeoff
+        self.best = min([below, *(c for c in found if c.kept <= limit)], key=lambda c: c.time)
+        self.bound = above.time + price * (above.kept - limit)
+        large = [v for v in above.saved ^ below.saved if tradeoff.kept[v] > limit - self.best.kept]
+        self.indivisible = max(large, key=lambda v: tradeoff.kept[v], default=None)
 
 
 def _ends(tradeoff: Tradeoff, limit: int) -> tuple[Choice, Choice, Fraction]:

@@ -7,7 +7,6 @@ import torch
 
 import aotkit
 from aotkit.backends import nvfuser
-from aotkit.backends.fusion_definition import library
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import TABLE, declining
 from aotkit.passes.graphs import copy_graph
@@ -20,7 +19,7 @@ NOP = aotkit.Backend(lambda gm, example_inputs: gm, decompositions=nvfuser.decom
 # Powers and long products round otherwise; a cast between half precisions sees what was not rounded in between.
 TOLERANCES = {"two_operands": 1e-5, "reductions": 1e-6, "casts": 1e-2}
 COMPOSITE = ["dropout_add_layer_norm", "rms_norm", "swiglu", "cross_entropy", "smelu", "chosen_of_rows"]
-needs_nvfuser = pytest.mark.skipif(library.unavailable() is not None, reason=str(library.unavailable()))
+needs_nvfuser = pytest.mark.skipif(nvfuser.unavailable() is not None, reason=str(nvfuser.unavailable()))
 
 
 def stand_in(regions=None):

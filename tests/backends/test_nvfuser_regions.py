@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 import aotkit
 from aotkit.backends import nvfuser
-from aotkit.backends.fusion_definition import library
 from aotkit.backends.fusion_definition.draws import shape_indices
 from aotkit.backends.fusion_definition.region import Region, compile_region
 from aotkit.backends.fusion_definition.table import declining
@@ -262,7 +261,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace())
-    monkeypatch.setitem(sys.modules, library.MODULE, fusion_stand_in)
+    monkeypatch.setitem(sys.modules, nvfuser.MODULE, fusion_stand_in)
     return monkeypatch
 
 
@@ -272,18 +271,18 @@ def test_it_runs_where_everything_is_there(machine):
 
 def test_too_new_a_torch(machine):
     machine.setattr(torch, "__version__", "2.12.1+cu130")
-    assert "corrupt memory in 2.12.1" in library.unavailable()
-    assert "Use PyTorch 2.11" in library.unavailable()
+    assert "corrupt memory in 2.12.1" in nvfuser.unavailable()
+    assert "Use PyTorch 2.11" in nvfuser.unavailable()
 
 
 def test_no_cuda_device(machine):
     machine.setattr(torch.cuda, "is_available", lambda: False)
-    assert library.unavailable() == "there is no CUDA device. Use backend 'inductor'."
+    assert nvfuser.unavailable() == "there is no CUDA device. Use backend 'inductor'."
 
 
 def test_not_installed(machine):
     machine.setattr("importlib.util.find_spec", lambda name: None)
-    assert "`pip install nvfuser-cu130-torch210`" in library.unavailable()
+    assert "`pip install nvfuser-cu130-torch210`" in nvfuser.unavailable()
 
 
 def test_an_import_that_fails(machine):
@@ -291,4 +290,4 @@ def test_an_import_that_fails(machine):
         raise ImportError("undefined symbol: MessageLogger")
 
     machine.setattr("importlib.import_module", fail)
-    assert "raised ImportError: undefined symbol: MessageLogger" in library.unavailable()
+    assert "raised ImportError: undefined symbol: MessageLogger" in nvfuser.unavailable()

@@ -20,8 +20,7 @@ from aotkit.joint.running import partition_copy
 from aotkit.joint.sides import Sides
 from aotkit.partitioners import nx_min_cut
 from aotkit.partitioners.rematerialization.devices import Device
-from aotkit.partitioners.rematerialization.order import lower_peak
-from aotkit.partitioners.rematerialization.scheduling import Task, frees_first
+from aotkit.partitioners.rematerialization.order import Task, frees_first, lower_peak
 from tests.partitioners.test_peak import MODELS, joint_of
 
 DEVICE = Device(bandwidth=1e12, flops=1e14, launch=0.0)

@@ -19,12 +19,11 @@ from aotkit.joint.running import partition_copy
 from aotkit.joint.sides import classify, simplify
 from aotkit.launches.allocations import most_allocated
 from aotkit.partitioners import nx_min_cut
+from aotkit.partitioners.rematerialization.costs import tradeoff
 from aotkit.partitioners.rematerialization.devices import Device
-from aotkit.partitioners.rematerialization.labels import fastest_path
 from aotkit.partitioners.rematerialization.lifetimes import Lifetimes, lifetimes
 from aotkit.partitioners.rematerialization.paths import Paths
-from aotkit.partitioners.rematerialization.peak import fastest_below, paths_of, peak_of
-from aotkit.partitioners.rematerialization.roofline import tradeoff
+from aotkit.partitioners.rematerialization.peak import fastest_below, fastest_path, paths_of, peak_of
 from aotkit.partitioners.rematerialization.segments import Segment
 from aotkit.partitioners.rematerialization.tradeoff import OverBudget, fastest
 from aotkit.partitioners.rematerialization.values import values_of

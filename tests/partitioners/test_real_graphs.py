@@ -23,9 +23,8 @@ from aotkit.joint.running import Joint, partition_copy
 from aotkit.joint.sides import classify, simplify
 from aotkit.partitioners import nx_min_cut
 from aotkit.partitioners.rematerialization.blocks import solve
-from aotkit.partitioners.rematerialization.fewest_bytes import fewest_bytes
+from aotkit.partitioners.rematerialization.costs import fewest_bytes, tradeoff
 from aotkit.partitioners.rematerialization.problem import Problem
-from aotkit.partitioners.rematerialization.roofline import tradeoff
 from aotkit.partitioners.rematerialization.tradeoff import GAP, Tradeoff, fastest, fastest_within, smallest
 from aotkit.partitioners.rematerialization.values import values_of
 from aotkit.torch_private.fake_tensors import fake_tensors

@@ -10,7 +10,7 @@ from aotkit.benchmark.kernels import DEVICES
 from aotkit.inspection import saved_bytes
 from aotkit.joint.sides import classify, simplify
 from aotkit.partitioners import nx_min_cut
-from aotkit.partitioners.rematerialization.roofline import UNIT, tradeoff
+from aotkit.partitioners.rematerialization.costs import UNIT, tradeoff
 from aotkit.partitioners.rematerialization.values import values_of
 
 DIVISION = torch.ops.aten.div.Tensor

@@ -1,30 +1,84 @@
-"""What saving and recomputing take in time: memory traffic and arithmetic, as far as fusion does not hide them.
+"""What saving and recomputing take: in bytes, where nothing expensive runs twice, or in time, by a roofline.
 
-What is computed within a fused kernel costs nothing to speak of; what has to be in memory is written once, and read by
-each kernel that needs it.
+Time is memory traffic and arithmetic, as far as fusion does not hide them. What is computed within a fused kernel costs
+nothing to speak of; what has to be in memory is written once, and read by each kernel that needs it.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 
 from torch.fx import Node
 
 from aotkit.inspection.nodes import producer
 from aotkit.joint import Sides
 from aotkit.partitioners.rematerialization.devices import Device
-from aotkit.partitioners.rematerialization.fusion import Fusion, fusion_of, viewed
-from aotkit.partitioners.rematerialization.operators import is_pass
-from aotkit.partitioners.rematerialization.problem import Problem
+from aotkit.partitioners.rematerialization.fusion import Fusion, readers_of, viewed
+from aotkit.partitioners.rematerialization.problem import Cost, Problem
 from aotkit.partitioners.rematerialization.tradeoff import Tradeoff
-from aotkit.partitioners.rematerialization.values import Values
-from aotkit.passes import flops, is_pointwise
+from aotkit.partitioners.rematerialization.values import Values, is_cheap, is_pass
+from aotkit.passes import flops, is_pointwise, is_symbol
 
+SMALL = 1 / 64  # of the memory of another value; as many of them as there are large ones take no more than 2 %
 UNIT = 1e-12  # seconds
 ARITHMETIC = 1e-3  # of a fused operator, as a share of the time to write its result
 # The same of what that is broadcast into. Its traffic hides that, but to read a single number, such as the key of a
 # dropout, takes less.
 BROADCAST = 1e-6
 READ_INPUT = 0.95  # of a read, so that what takes as long to save as to recompute from an input is recomputed
+
+
+def fewest_bytes(values: Values) -> Problem:
+    """Bytes first, work second; nothing expensive runs twice."""
+    repeated_late = _runs_expensive_work_late(values)
+    readers = readers_of(list(values.nodes[0].graph.nodes), values.free)
+    work: list[Cost] = []
+    for i, node in enumerate(values.nodes):
+        is_small = _is_small(node, values, values.kept[i], readers[node])
+        is_little = values.constant[i] or values.asked_for[i] or (is_cheap(node) and not is_small)
+        if not values.repeatable[i]:
+            work.append(None)
+        elif not values.in_forward[i]:
+            work.append(0)  # what the forward pass does not need itself is no work repeated, wherever it runs
+        else:
+            work.append(_bytes_moved(node, values) if is_little else None)
+    # One byte outweighs all the work, and what the user asked to recompute outweighs all the memory.
+    byte = 1 + len(work) + sum(w or 0 for w in work)
+    everything = 1 + sum(map(values.nbytes, values.nodes))
+    save: list[Cost] = []
+    for i, (node, kept) in enumerate(zip(values.nodes, values.kept, strict=True)):
+        if kept is None or repeated_late[i]:
+            save.append(None)
+        else:
+            asked = everything if kept and values.asked_for[i] else 0
+            save.append((kept + asked) * byte + is_symbol(node))
+    return Problem(values.inputs, save, work, values.needed)
+
+
+def _is_small(node: Node, values: Values, kept: int | None, readers: Sequence[Node]) -> bool:
+    """Whether a value can be saved, and is much smaller than what recomputing it reads, or repeats it for."""
+    if not kept:
+        return False
+    computed = producer(node)  # all of what this may be an item of
+    read = _bytes_moved(computed, values) if is_pass(computed) else 0
+    broadcast = max((values.nbytes(reader) for reader in readers if is_pointwise(reader)), default=0)
+    return values.nbytes(computed) <= SMALL * read or kept <= SMALL * broadcast
+
+
+def _runs_expensive_work_late(values: Values) -> list[bool]:
+    """Of values that the forward pass does not need: whether saving one would have it run what may also run later."""
+    expensive: list[bool] = []
+    after_expensive: list[bool] = []
+    for i, node in enumerate(values.nodes):
+        is_late = not values.in_forward[i]
+        after_expensive.append(is_late and any(expensive[j] or after_expensive[j] for j in values.inputs[i]))
+        expensive.append(is_late and not is_cheap(node) and not values.constant[i])
+    return after_expensive
+
+
+def _bytes_moved(node: Node, values: Values) -> int:
+    """The bytes that recomputing a node reads and writes."""
+    return 0 if node in values.free else sum(map(values.nbytes, (node, *node.all_input_nodes)))
 
 
 def tradeoff(values: Values, sides: Sides, device: Device, once: Collection[Node] = ()) -> Tradeoff:
@@ -44,16 +98,15 @@ def tradeoff(values: Values, sides: Sides, device: Device, once: Collection[Node
 
     What the user asked to recompute is saved only if nothing else is possible.
     """
-    drawn = {node for node, is_repeatable in zip(values.nodes, values.repeatable, strict=True) if not is_repeatable}
-    fusion = fusion_of(values, sides, drawn.union(once))
+    repeatable, constants = (set(compress(values.nodes, flags)) for flags in (values.repeatable, values.constant))
+    fusion = Fusion(values, sides, {*values.nodes} - repeatable | {*once})
     seconds = {node: values.nbytes(node) / device.bandwidth for node in fusion.readers}
     work = {node: _work(node, fusion, seconds, device) for node in fusion.readers}
     everything = int(sum(work[node] for node in values.nodes) / UNIT) + 1 + sum(kept or 0 for kept in values.kept)
-    constants = {node for node, is_constant in zip(values.nodes, values.constant, strict=True) if is_constant}
     anyway = _reads_of_what_is_alive(values, fusion, seconds)
     far = _reads_of_what_is_far(values, fusion, seconds, constants)
-    save: list[int | None] = []
-    again: list[int | None] = []
+    save: list[Cost] = []
+    again: list[Cost] = []
     for i, node in enumerate(values.nodes):
         if values.kept[i] == 0:
             save.append(0)
@@ -73,11 +126,13 @@ def tradeoff(values: Values, sides: Sides, device: Device, once: Collection[Node
     return Tradeoff(Problem(values.inputs, save, again, values.needed), kept, int(sum(work.values()) / UNIT))
 
 
-def in_time(problem: Problem, costs: Tradeoff, values: Values) -> Tradeoff:
+def in_time(problem: Problem, values: Values, sides: Sides, device: Device) -> Tradeoff:
     """What the choices of a problem in bytes take in time.
 
     What the forward pass does not need is saved only if nothing else is possible.
     """
+    once = {node for node, again in zip(values.nodes, problem.recompute, strict=True) if again is None}
+    costs = tradeoff(values, sides, device, once)
     save, kept, again = list(costs.time.save), list(costs.kept), list(costs.time.recompute)
     everything = 1 + costs.anyway + sum(price or 0 for price in (*save, *again))
     for i, price in enumerate(problem.save):

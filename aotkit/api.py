@@ -14,11 +14,11 @@ from aotkit.graphs import Graphs
 from aotkit.interfaces import Backend, Partitioner
 from aotkit.recipe import Randomness, recipe_of
 from aotkit.registry import BackendSpec, OneBackend, backend_status, named_backends
+from aotkit.view import GraphDiff, compared, require_graphs
 
 if TYPE_CHECKING:
     from aotkit.benchmark import BenchReport
     from aotkit.benchmark.frontier_report import Frontier
-    from aotkit.graph_diff import GraphDiff
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,7 +84,7 @@ def frontier(fn: Callable[..., Any], /, *args: Any, **options: Any) -> "Frontier
     return frontier(fn, *args, **options)
 
 
-def diff(a: Graphs | Mapping[str, Any], b: Graphs | Mapping[str, Any], /) -> "GraphDiff":
+def diff(a: Graphs | Mapping[str, Any], b: Graphs | Mapping[str, Any], /) -> GraphDiff:
     """What two `Graphs` save, recompute, compute and fuse differently: two partitions, backends or versions of torch.
 
     Nodes are compared by what they compute, not by their names. Either may be the data of `Graphs.json()`, as
@@ -93,9 +93,16 @@ def diff(a: Graphs | Mapping[str, Any], b: Graphs | Mapping[str, Any], /) -> "Gr
     Raises:
         TypeError, ValueError: an argument is neither.
     """
-    from aotkit.graph_diff import diff
+    return compared(_data_of(a, "A"), _data_of(b, "B"))
 
-    return diff(a, b)
+
+def _data_of(graphs: Graphs | Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    if isinstance(graphs, Graphs):
+        return graphs.json()
+    if not isinstance(graphs, Mapping):
+        raise TypeError(f"diff compares Graphs or the data of Graphs.json(), not {type(graphs).__name__}")
+    require_graphs(graphs, name)
+    return graphs
 
 
 def memory_efficient_fusion(fn: F, /, **options: Any) -> F:

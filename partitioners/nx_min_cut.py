@@ -37,7 +37,6 @@ from aotkit.aot.environment import collecting_later
 from aotkit.aot.extraction import extract_forward_backward
 from aotkit.aot.partition import Sides, classify, default_partition, simplify
 from aotkit.errors import BudgetError, CompileError
-from aotkit.inspection.nodes import bytes_name
 from aotkit.interfaces import Partitioner
 from aotkit.partitioners.rematerialization.blocks import solve
 from aotkit.partitioners.rematerialization.copies import compute_where_read
@@ -60,6 +59,7 @@ from aotkit.partitioners.rematerialization.tradeoff import (
     smallest_within,
 )
 from aotkit.partitioners.rematerialization.values import Values, values_of
+from aotkit.text import bytes_name
 
 _log = logging.getLogger("aotkit")
 USED = 0.97  # of a budget; what leaves more unused is explained

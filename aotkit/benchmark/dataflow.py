@@ -12,8 +12,7 @@ from aotkit.aot.effects import changes_inputs
 from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import flops
 from aotkit.benchmark.operator_costs import is_barrier
-from aotkit.inspection.memory import Memory, memories
-from aotkit.inspection.traffic import looks_up_in
+from aotkit.inspection import Memory, looks_up_in, memories
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from aotkit.aot.partition import flops, is_random
 from aotkit.benchmark.dataflow import dataflow
 from aotkit.benchmark.kernels import DEVICES, fuse, seconds
 from aotkit.benchmark.liveness import peak_bytes
-from aotkit.inspection.memory import Memory
+from aotkit.inspection import Memory
 from aotkit.partitioners.rematerialization.devices import Device
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from aotkit.inspection.nodes import bytes_name
 from aotkit.partitioners.rematerialization.devices import Device
-from aotkit.text import aligned, markdown
+from aotkit.text import aligned, bytes_name, markdown
 
 HEADING = ("partition", "limit", "saved", "peak", "fused peak", "ms", "GFLOP again", "best in")
 RIGHT = (False, True, True, True, True, True, True, False)

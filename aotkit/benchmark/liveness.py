@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from aotkit.benchmark.dataflow import Step
-from aotkit.inspection.memory import Memory
+from aotkit.inspection import Memory
 
 
 def peak_bytes(

@@ -2,7 +2,7 @@
 
 from torch.fx import Node
 
-from aotkit.inspection.nodes import packet_name
+from aotkit.inspection import packet_name
 
 # Kernels of libraries, and those that no pointwise kernel runs into: besides all that does floating-point work.
 POOLING = "max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices \

@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from aotkit.benchmark.timing import Phases, Spread, speedup, spread
-from aotkit.inspection.nodes import bytes_name
-from aotkit.text import aligned, markdown
+from aotkit.text import aligned, bytes_name, markdown
 
 PHASES = ("forward", "backward")
 HEADING = (

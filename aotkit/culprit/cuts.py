@@ -14,7 +14,7 @@ from aotkit.culprit.joint_pieces import joint_piece
 from aotkit.culprit.reference import Reference
 from aotkit.culprit.subgraphs import Step, live_values, nodes_of
 from aotkit.culprit.trials import values_of
-from aotkit.inspection.nodes import output_nodes
+from aotkit.inspection import output_nodes
 from aotkit.interfaces import Partitioner
 
 # A partition costs a few runs of a small graph.

@@ -14,8 +14,7 @@ from aotkit.culprit.result import Culprit, NotFound, ensure_time
 from aotkit.culprit.script import compiler_script
 from aotkit.culprit.subgraphs import live_values, nodes_of, steps_of
 from aotkit.culprit.trials import Trial, Trials
-from aotkit.inspection.nodes import output_nodes
-from aotkit.inspection.source import source_line
+from aotkit.inspection import output_nodes, source_line
 from aotkit.recipe import Recipe
 
 

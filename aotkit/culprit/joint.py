@@ -18,7 +18,7 @@ from aotkit.culprit.result import Culprit, NotFound
 from aotkit.culprit.script import partitioner_script
 from aotkit.culprit.subgraphs import steps_of
 from aotkit.culprit.tracing import wrong_trace
-from aotkit.inspection.source import source_line
+from aotkit.inspection import source_line
 from aotkit.recipe import Recipe
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from aotkit.aot import JOINT_TAGS, graph_module
-from aotkit.inspection.nodes import operator_name
+from aotkit.inspection import operator_name
 
 # Operators whose results have no values yet.
 _UNINITIALISED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}

@@ -14,8 +14,7 @@ from aotkit.aot.computed import Computed
 from aotkit.checking import Plan, at_once, checksum, pieces, run_on_copies
 from aotkit.culprit.reference import Reference
 from aotkit.culprit.result import Culprit
-from aotkit.inspection.nodes import producer
-from aotkit.inspection.source import source_line
+from aotkit.inspection import producer, source_line
 
 # Numbers of a sketch. Each is a sum of all elements with other weights: rounding changes it as much as it changes an
 # element, and two different tensors agree in all of them by an accident that none of us will see.

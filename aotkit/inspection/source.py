@@ -1,4 +1,4 @@
-"""Which line of the user's code a graph node comes from."""
+"""Which line of the user's code, and which module of the user's model, a graph node comes from."""
 
 import contextlib
 import importlib
@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType, TracebackType
 from typing import Any
@@ -18,8 +17,8 @@ from torch.fx import GraphModule, Node
 from torch.fx import traceback as fx_traceback
 from torch.overrides import TorchFunctionMode
 
-from aotkit.inspection.modules import ModuleNames
 from aotkit.text import printable
+from aotkit.view import SourceLine
 
 _TORCH = os.path.dirname(torch.__file__)
 _AOTKIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -34,22 +33,8 @@ _LIBRARIES = (
 )
 # Folders of aotkit with functions and models as users write them.
 _WRITTEN_AS_USERS = tuple(os.path.join(_AOTKIT, folder) + os.sep for folder in ("benchmark", "testing"))
+_MODULE_CALL = nn.Module.__call__.__code__
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)(?:\n    (.*))?', re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class SourceLine:
-    """One line of the user's code: path of the file, line number, stripped text, name of the function it is in."""
-
-    file: str
-    line: int
-    code: str
-    function: str
-
-    def __str__(self) -> str:
-        # A notebook's cell is a file of a meaningless name.
-        cell = "ipykernel" in self.file or self.file.startswith("<ipython")
-        return f"{'cell' if cell else os.path.basename(self.file)}:{self.line}"
 
 
 @lru_cache(maxsize=4096)
@@ -58,11 +43,52 @@ def _is_library(file: str) -> bool:
     return is_own or file.startswith(_LIBRARIES)
 
 
+class _ModuleNames:
+    """What to call the modules that run below a function.
+
+    Args:
+        root: the module whose `forward` is the function, if it is one; its own name is "".
+    """
+
+    def __init__(self, root: nn.Module | None) -> None:
+        self._root = root
+        self._inside: dict[int, dict[int, str]] = {}
+
+    def stack(self, frame: FrameType | None, boundary: int) -> dict[str, tuple[str, str]]:
+        """The modules whose calls surround `frame`, outermost first, as `torch.fx` keeps them: path -> (path, class).
+
+        The class goes by its name, as in torch.export: graphs that are kept shall not keep modules.
+
+        A module goes by its attributes: `layers.0.linear`. One that is not found inside the one that calls it goes by
+        its class. Frames from the one with the identity `boundary` outwards do not count.
+        """
+        modules: list[nn.Module] = []
+        while frame is not None and id(frame) != boundary:
+            if frame.f_code is _MODULE_CALL:
+                modules.insert(0, frame.f_locals["self"])
+            frame = frame.f_back
+        stack: dict[str, tuple[str, str]] = {}
+        parent, path = self._root, ""
+        for module in modules:
+            name = self._name(module, parent)
+            path = ".".join(filter(None, [path, name]))
+            parent = module
+            stack[path] = path, type(module).__name__
+        return stack
+
+    def _name(self, module: nn.Module, parent: nn.Module | None) -> str:
+        if parent is None:
+            return type(module).__name__
+        if id(parent) not in self._inside:
+            self._inside[id(parent)] = {id(inner): name for name, inner in parent.named_modules()}
+        return self._inside[id(parent)].get(id(module), type(module).__name__)
+
+
 class _Recorder(TorchFunctionMode):
     def __init__(self, boundary: int, root: nn.Module | None) -> None:
         super().__init__()
         self._boundary = boundary
-        self._names = ModuleNames(root)
+        self._names = _ModuleNames(root)
 
     def __torch_function__(
         self,
@@ -150,3 +176,19 @@ def user_line(traceback: TracebackType | None) -> SourceLine | None:
             found = SourceLine(where, traceback.tb_lineno, printable(text.strip()), printable(code.co_name))
         traceback = traceback.tb_next
     return found
+
+
+def module_stack(node: Node) -> list[tuple[str, str]]:
+    """(path, name of the class) of the modules that `node` was traced in, outermost first, without one of path ""."""
+    stack = (node.meta.get("nn_module_stack") or {}).values()
+    # TorchDynamo writes L['fn'].__self__.layers.0 where the function is the module's own.
+    named = (
+        (re.sub(r"^[LG]\['\w+'\](\.__self__)?\.?", "", path), getattr(cls, "__name__", str(cls))) for path, cls in stack
+    )
+    return [(path, name) for path, name in named if path]
+
+
+def module_path(node: Node) -> str:
+    """The innermost module that `node` was traced from, `layers.0.linear`; "" if none is known, or the outermost."""
+    stack = module_stack(node)
+    return stack[-1][0] if stack else ""

@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from aotkit.aot.effects import changes_inputs
 from aotkit.aot.partition import is_view
-from aotkit.inspection.nodes import is_operation, operator_name
+from aotkit.inspection import is_operation, operator_name
 from aotkit.interfaces import Explained, Kernel
 from aotkit.stages import Product, boxed_call
 

@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 from aotkit.aot import random_state, without_autocast
 from aotkit.aot.allocations import Mark, is_profiling, most_between_marks
 from aotkit.graphs import Graphs
-from aotkit.inspection.nodes import size_hint
+from aotkit.inspection import size_hint
 from aotkit.interfaces import Kernel
 from aotkit.launches.graph_launches import BlackBox, explained
 from aotkit.launches.stopwatch import Clock, clock_for

@@ -12,8 +12,7 @@ from torch.fx import GraphModule, Node
 
 from aotkit.aot import copy_graph, part_of_graph, promise_strides
 from aotkit.errors import CompileError, is_out_of_memory
-from aotkit.inspection.nodes import is_operation, operator_name, producer
-from aotkit.inspection.source import source_line
+from aotkit.inspection import is_operation, operator_name, producer, source_line
 from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Kernel, Region, Regions
 from aotkit.launches import Around, explained
 from aotkit.regions.calls import Part, inputs_of, parts_in_order, run_parts, subgraph

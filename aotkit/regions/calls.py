@@ -7,7 +7,7 @@ from typing import Any
 from torch.fx import Graph, GraphModule, Node
 
 from aotkit.aot import boxed, graph_module
-from aotkit.inspection.nodes import producer
+from aotkit.inspection import producer
 from aotkit.launches import Sequential
 from aotkit.regions.finding import Operations
 from aotkit.regions.quotient import in_order

@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 from aotkit.aot.effects import changes_inputs, keeps_order
 from aotkit.aot.graphs import is_pointwise, is_symbol
 from aotkit.aot.partition import is_tensor, is_view
-from aotkit.inspection.nodes import packet_name, producer
+from aotkit.inspection import packet_name, producer
 from aotkit.regions.quotient import Quotient, in_order
 
 # What a compiler may return as it is, if it is an input or another output.

@@ -30,8 +30,7 @@ from aotkit.aot import (
 from aotkit.aot.environment import collecting
 from aotkit.errors import CompileError, TraceError
 from aotkit.graphs import Graphs
-from aotkit.inspection import credit_backward
-from aotkit.inspection.layouts import kept_as_copies
+from aotkit.inspection import credit_backward, kept_as_copies
 from aotkit.interfaces import Backend, Decompositions, GraphCompiler, Partitioner, Regions
 from aotkit.stages.calls import Blame, Boxed, Product, boxed_call, checked_once, outside_dynamo, results_of
 

@@ -14,7 +14,7 @@ from aotkit.aot.effects import changes_inputs
 from aotkit.aot.graph_modules import renew_code
 from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import is_random, is_tensor, storages
-from aotkit.inspection.nodes import output_nodes
+from aotkit.inspection import output_nodes
 from aotkit.partitioners.rematerialization.fusion import fused_in, readers_of, viewed
 from aotkit.partitioners.rematerialization.operators import is_barrier, is_free
 from aotkit.partitioners.rematerialization.values import bytes_of

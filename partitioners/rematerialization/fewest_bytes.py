@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch.fx import Node
 
 from aotkit.aot.graphs import is_pointwise, is_symbol
-from aotkit.inspection.nodes import producer
+from aotkit.inspection import producer
 from aotkit.partitioners.rematerialization.fusion import readers_of
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_pass
 from aotkit.partitioners.rematerialization.problem import Problem

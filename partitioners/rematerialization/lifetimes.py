@@ -14,8 +14,7 @@ from typing import Any
 from torch.fx import Node
 
 from aotkit.aot.partition import Sides, is_tensor
-from aotkit.inspection.memory import Span, bytes_alive
-from aotkit.inspection.nodes import producer
+from aotkit.inspection import Span, bytes_alive, producer
 from aotkit.partitioners.rematerialization.operators import is_cheap
 from aotkit.partitioners.rematerialization.values import Values
 

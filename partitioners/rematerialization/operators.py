@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from aotkit.aot.graphs import is_pointwise, is_symbol
 from aotkit.aot.partition import is_view, storages
-from aotkit.inspection.nodes import packet_name, size_hint
+from aotkit.inspection import packet_name, size_hint
 
 # Cheap operators that do not carry torch.Tag.pointwise: one pass over their inputs.
 CASTS = "_to_copy to type_as clone lift_fresh_copy convert_element_type contiguous"

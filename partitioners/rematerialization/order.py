@@ -19,12 +19,12 @@ from torch.fx import GraphModule, Node
 from aotkit.aot.effects import changes_inputs, keeps_order
 from aotkit.aot.graph_modules import renew_code
 from aotkit.aot.partition import Sides, storages
-from aotkit.inspection.memory import bytes_alive
-from aotkit.inspection.nodes import bytes_name, output_nodes
+from aotkit.inspection import bytes_alive, output_nodes
 from aotkit.partitioners.rematerialization.fusion import fused_in, readers_of
 from aotkit.partitioners.rematerialization.lifetimes import numbered, reads_of, uses_of
 from aotkit.partitioners.rematerialization.operators import is_cheap, is_free
 from aotkit.partitioners.rematerialization.scheduling import Task, frees_first
+from aotkit.text import bytes_name
 
 _log = logging.getLogger("aotkit")
 Kernel = list[Node]

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from aotkit.aot import outside_tracing
-from aotkit.inspection.memory import bytes_alive
+from aotkit.inspection import bytes_alive
 from aotkit.partitioners.rematerialization.labels import fastest_path
 from aotkit.partitioners.rematerialization.lifetimes import Lifetimes
 from aotkit.partitioners.rematerialization.paths import Path, Paths

@@ -5,12 +5,12 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cache, cached_property, partial
 
 from aotkit.aot.partition import flops
-from aotkit.inspection.costs import bytes_moved
-from aotkit.inspection.nodes import bytes_name, flops_name, packet_name, producer, seconds_name
+from aotkit.inspection import bytes_moved, packet_name, producer
 from aotkit.partitioners.rematerialization.operators import is_cheap
 from aotkit.partitioners.rematerialization.problem import Cost
 from aotkit.partitioners.rematerialization.roofline import UNIT
 from aotkit.partitioners.rematerialization.values import Values, why_once
+from aotkit.text import bytes_name, flops_name, seconds_name
 
 PRODUCTS = dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), "matrix product")
 

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from aotkit.aot.graphs import is_pointwise
 from aotkit.aot.partition import Sides, flops
-from aotkit.inspection.nodes import producer
+from aotkit.inspection import producer
 from aotkit.partitioners.rematerialization.devices import Device
 from aotkit.partitioners.rematerialization.fusion import Fusion, fusion_of, viewed
 from aotkit.partitioners.rematerialization.operators import is_pass

@@ -18,7 +18,7 @@ from aotkit.aot.partition import (
     must_save,
     storages,
 )
-from aotkit.inspection.nodes import producer
+from aotkit.inspection import producer
 from aotkit.partitioners.rematerialization.operators import is_free
 
 

@@ -10,7 +10,7 @@ import aotkit
 from aotkit.aot.allocations import most_allocated
 from aotkit.benchmark import transformers_models as hf
 from aotkit.benchmark.models import MLP, ResNet, UNet
-from aotkit.inspection.nodes import bytes_name
+from aotkit.text import bytes_name
 
 SEED = 8  # bytes, for random numbers: an input of the graphs that no caller holds
 SMALL = {"layers": 2, "heads": 4, "width": 64, "batch": 4, "length": 32}

@@ -2,7 +2,6 @@
 
 from aotkit.inspection.data import as_json
 from aotkit.inspection.kernels import kernels_html, kernels_json, kernels_text, plain_page
-from aotkit.inspection.markup import render_html, render_markdown
 from aotkit.inspection.memory import Memory, Span, bytes_alive, memories
 from aotkit.inspection.nodes import (
     bytes_moved,
@@ -25,7 +24,7 @@ from aotkit.inspection.saved import (
     saved_values,
 )
 from aotkit.inspection.source import credit_backward, recording_source, source_line, user_line
-from aotkit.inspection.text import render_text
+from aotkit.inspection.text import render_html, render_markdown, render_text
 from aotkit.inspection.traffic import looks_up_in, traffic
 from aotkit.view import Cost, SourceLine
 

@@ -111,9 +111,14 @@ def nbytes_of(value: Tensor, whole: bool = False) -> int | None:
     return memory if whole else None if size is None or memory is None else min(size, memory)
 
 
+def bytes_of(node: Node) -> int | None:
+    """Of all tensors that a node computes; None if a size depends on data."""
+    return sum_known(map(nbytes_of, tensors_of(node)))
+
+
 def bytes_moved(node: Node) -> int | None:
     """The bytes that an operation reads and writes; None if a size depends on data."""
-    return sum_known(nbytes_of(value) for n in (node, *node.all_input_nodes) for value in tensors_of(n))
+    return sum_known(map(bytes_of, (node, *node.all_input_nodes)))
 
 
 def storage_of(value: Any) -> torch.UntypedStorage | None:

@@ -2,12 +2,14 @@
 
 import contextlib
 import importlib
+import itertools
 import linecache
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from traceback import walk_stack, walk_tb
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -54,24 +56,16 @@ class _ModuleNames:
         self._root = root
         self._inside: dict[int, dict[int, str]] = {}
 
-    def stack(self, frame: FrameType | None, boundary: int) -> dict[str, tuple[str, str]]:
-        """The modules whose calls surround `frame`, outermost first, as `torch.fx` keeps them: path -> (path, class).
+    def stack(self, frames: Sequence[FrameType]) -> dict[str, tuple[str, str]]:
+        """The modules whose calls are among the frames, outermost first, as torch.fx has them: path -> (path, class).
 
-        The class goes by its name, as in torch.export: graphs that are kept shall not keep modules.
-
-        A module goes by its attributes: `layers.0.linear`. One that is not found inside the one that calls it goes by
-        its class. Frames from the one with the identity `boundary` outwards do not count.
+        The class goes by its name, as in torch.export: graphs that are kept shall not keep modules. A module goes by
+        its attributes: `layers.0.linear`. One that is not found inside the one that calls it goes by its class.
         """
-        modules: list[nn.Module] = []
-        while frame is not None and id(frame) != boundary:
-            if frame.f_code is _MODULE_CALL:
-                modules.insert(0, frame.f_locals["self"])
-            frame = frame.f_back
         stack: dict[str, tuple[str, str]] = {}
         parent, path = self._root, ""
-        for module in modules:
-            name = self._name(module, parent)
-            path = ".".join(filter(None, [path, name]))
+        for module in [frame.f_locals["self"] for frame in reversed(frames) if frame.f_code is _MODULE_CALL]:
+            path = ".".join(filter(None, [path, self._name(module, parent)]))
             parent = module
             stack[path] = path, type(module).__name__
         return stack
@@ -90,20 +84,16 @@ class _Recorder(TorchFunctionMode):
         self._boundary = boundary
         self._names = _ModuleNames(root)
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Dynamo traces this very function where the user's code calls torch.cond and the like: it cannot read frames.
         if not torch.compiler.is_compiling():
-            trace = _format_caller(sys._getframe(1), self._boundary)
-            if trace:
+            inside = itertools.takewhile(lambda one: id(one[0]) != self._boundary, walk_stack(sys._getframe(1)))
+            frames = list(inside)
+            if line := _users_line(frames):
+                trace = f'  File "{line.file}", line {line.line}, in {line.function}\n    {line.code}\n'
                 fx_traceback.set_stack_trace([trace])
                 if fx_traceback.has_preserved_node_meta():
-                    stack = self._names.stack(sys._getframe(1), self._boundary)
+                    stack = self._names.stack([frame for frame, _ in frames])
                     fx_traceback.current_meta["nn_module_stack"] = stack
         return func(*args, **(kwargs or {}))
 
@@ -122,13 +112,13 @@ def recording_source(root: nn.Module | None = None) -> TorchFunctionMode:
     return _Recorder(id(sys._getframe(1)), root)
 
 
-def _format_caller(frame: FrameType | None, boundary: int) -> str | None:
-    while frame is not None and id(frame) != boundary:
+def _users_line(frames: Iterable[tuple[FrameType, int]]) -> SourceLine | None:
+    """The first line of user code among frames and their lines."""
+    for frame, number in frames:
         code = frame.f_code
         if not _is_library(code.co_filename):
-            text = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals).strip()
-            return f'  File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}\n    {text}\n'
-        frame = frame.f_back
+            text = linecache.getline(code.co_filename, number, frame.f_globals).strip()
+            return SourceLine(printable(code.co_filename), number, printable(text), printable(code.co_name))
     return None
 
 
@@ -167,15 +157,7 @@ def source_line(node: Node) -> SourceLine | None:
 
 def user_line(traceback: TracebackType | None) -> SourceLine | None:
     """The innermost line of user code in the traceback of an exception."""
-    found = None
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        if not _is_library(code.co_filename):
-            text = linecache.getline(code.co_filename, traceback.tb_lineno, traceback.tb_frame.f_globals)
-            where = printable(code.co_filename)
-            found = SourceLine(where, traceback.tb_lineno, printable(text.strip()), printable(code.co_name))
-        traceback = traceback.tb_next
-    return found
+    return _users_line(reversed(list(walk_tb(traceback))))
 
 
 def module_stack(node: Node) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch.fx import GraphModule, Node
 
-from aotkit.inspection.nodes import nbytes_of, output_nodes, packet_name, producer, storages, tensors_of
+from aotkit.inspection.nodes import bytes_of, nbytes_of, output_nodes, packet_name, producer, storages, tensors_of
 from aotkit.text import sum_known
 
 # Operators that read as many elements of their first input as they return, not all of it.
@@ -51,7 +51,8 @@ def traffic(gm: GraphModule, kernels: Sequence[Iterable[str]]) -> list[tuple[int
         if result is not None:
             needed(result)
     return [
-        (_bytes(r, roots), _bytes({node: _size(node) for node in w}, roots)) for r, w in zip(read, written, strict=True)
+        (_bytes(r, roots), _bytes({node: bytes_of(node) for node in w}, roots))
+        for r, w in zip(read, written, strict=True)
     ]
 
 
@@ -63,7 +64,7 @@ def _reads_no_values(node: Node) -> bool:
 
 def _read_of(node: Node, source: Node) -> int | None:
     """How much an operation reads of an input: of a table in which it looks things up no more than it finds."""
-    size, found = _size(source), _size(node)
+    size, found = bytes_of(source), bytes_of(node)
     if not looks_up_in(source, node) or size is None:
         return size
     return None if found is None else min(size, found)
@@ -72,10 +73,6 @@ def _read_of(node: Node, source: Node) -> int | None:
 def looks_up_in(source: Node, node: Node) -> bool:
     """Whether an operation reads as many elements of one of its inputs as it returns, not all of it."""
     return packet_name(node) in _LOOKUPS and source is node.all_input_nodes[0]
-
-
-def _size(node: Node) -> int | None:
-    return sum_known(map(nbytes_of, tensors_of(node)))
 
 
 def _bytes(sizes: Mapping[Node, int | None], roots: Mapping[Node, Node]) -> int | None:

@@ -12,7 +12,7 @@ from aotkit.text import (
     bytes_name,
     counted,
     fitted,
-    html,
+    html_rows,
     listed,
     operators,
     paint_of,
@@ -31,6 +31,7 @@ RIGHT = (True, False, False, False, True, True, True, True, True, False)
 # What a line of a narrow terminal has of a kernel: its number, name and measures. The other texts stand below.
 _FIRST = tuple(i for i, column in enumerate(COLUMNS) if RIGHT[i] or column == "kernel")
 _INDENT = " " * 6
+_CELL = "vertical-align:top"
 _PAGE = (
     '<!DOCTYPE html>\n<html><head><meta charset="utf-8">'
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
@@ -71,7 +72,9 @@ def kernels_html(kernels: "Kernels | None", introduction: str) -> str:
         return body
     body += f"<p>{escape(_conditions(kernels))}</p>"
     for role in kernels.left_out:
-        body += f"<h4>{escape(_heading(kernels, role))}</h4>{html(_rows(kernels, role), 'vertical-align:top', RIGHT)}"
+        head, *rows = _rows(kernels, role)
+        table = html_rows("th", [head], _CELL, RIGHT) + html_rows("td", rows, _CELL, RIGHT)
+        body += f"<h4>{escape(_heading(kernels, role))}</h4><table>{table}</table>"
         body += "".join(f"<p>{escape(line)}</p>" for line in _left_out(kernels, role))
         body += "".join(_details(i, k) for i, k in enumerate(kernels.of(role)))
     return f'<div class="aotkit-kernels">{body}</div>'

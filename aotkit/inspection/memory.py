@@ -117,19 +117,19 @@ def lifetimes(graphs: "Graphs") -> Lifetimes:
             found[memory].last = max(found[memory].last, backward_begins - 1)
     gradients = [node for node in output_nodes(backward) if node is not None] if backward is not None else []
     tangents = [p for p in placeholders(backward) if any(found[m].first >= backward_begins for m in known[p].values())]
-    holders: list[tuple[str, Iterable[Node], int | None, int | None]] = [
-        ("tangent", tangents, backward_begins, None),
-        ("saved", saved, None, None),
-        ("gradient", gradients, None, end),
-        ("output", kept_outputs(graphs), None, end),
+    holders: list[tuple[str, Iterable[Node], int, int]] = [  # alive from that step at the latest, to that at the least
+        ("tangent", tangents, backward_begins, 0),
+        ("saved", saved, end, 0),
+        ("gradient", gradients, end, end),
+        ("output", kept_outputs(graphs), end, end),
         ("constant", (node for node in steps if node.op == "get_attr"), 0, end),
         ("input", placeholders(forward), 0, end),
     ]
     for held, nodes, first, last in holders:  # a later one decides
         for lifetime in (found[memory] for node in nodes for memory in known[node].values()):
             lifetime.held = held
-            lifetime.first = lifetime.first if first is None else first
-            lifetime.last = lifetime.last if last is None else last
+            lifetime.first = min(lifetime.first, first)
+            lifetime.last = max(lifetime.last, last)
     index = {memory: i for i, memory in enumerate(found)}
     of_node = {node: [index[memory] for memory in known[node].values()] for node in steps}
     return Lifetimes(steps, list(found.values()), of_node)

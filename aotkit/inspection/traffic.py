@@ -50,10 +50,8 @@ def traffic(gm: GraphModule, kernels: Sequence[Iterable[str]]) -> list[tuple[int
     for result in output_nodes(gm):
         if result is not None:
             needed(result)
-    return [
-        (_bytes(r, roots), _bytes({node: bytes_of(node) for node in w}, roots))
-        for r, w in zip(read, written, strict=True)
-    ]
+    results = [{node: bytes_of(node) for node in nodes} for nodes in written]
+    return [(_bytes(r, roots), _bytes(w, roots)) for r, w in zip(read, results, strict=True)]
 
 
 def _reads_no_values(node: Node) -> bool:

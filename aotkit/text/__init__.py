@@ -1,6 +1,6 @@
 """Text without torch: tables, lines of a terminal, and the words, numbers and paths in them."""
 
-from aotkit.text.tables import aligned, fitted, grouped, html, markdown, markdown_text
+from aotkit.text.tables import aligned, fitted, grouped, html, html_rows, markdown, markdown_text
 from aotkit.text.terminal import Paint, paint_of, terminal_width, wrapped
 from aotkit.text.words import (
     bytes_name,
@@ -23,6 +23,7 @@ __all__ = [
     "flops_name",
     "grouped",
     "html",
+    "html_rows",
     "is_installed",
     "listed",
     "markdown",

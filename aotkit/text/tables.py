@@ -1,10 +1,10 @@
 """Tables as plain text, as Markdown and as HTML. `right` says which columns are aligned right, as far as it goes."""
 
+import itertools
 import re
 import textwrap
 from collections.abc import Sequence
 from html import escape
-from itertools import zip_longest
 
 Rows = Sequence[Sequence[str]]
 LEAST_COLUMN = 6
@@ -51,7 +51,7 @@ def _lines(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> 
         [cell] if len(cell) <= width else textwrap.wrap(cell, width, break_on_hyphens=False)
         for cell, width in zip(row, widths, strict=True)
     ]
-    return [f"  {_line(parts, widths, right)}".rstrip() for parts in zip_longest(*cells, fillvalue="")]
+    return [f"  {_line(parts, widths, right)}".rstrip() for parts in itertools.zip_longest(*cells, fillvalue="")]
 
 
 def _line(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
@@ -63,7 +63,7 @@ def _line(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> s
 def markdown(rows: Rows, right: Sequence[bool] = ()) -> str:
     """A table in Markdown, of which the first row is the heading."""
     heading, *body = rows
-    sides = ["---:" if is_right else "---" for _, is_right in zip_longest(heading, right, fillvalue=False)]
+    sides = ["---:" if is_right else "---" for _, is_right in itertools.zip_longest(heading, right, fillvalue=False)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [heading, sides, *body])
 
 
@@ -73,15 +73,18 @@ def markdown_text(text: str) -> str:
     return re.sub(r"[^\w\s.,:;=()/+-]|_", lambda match: f"&#{ord(match.group())};", text)
 
 
-def html(rows: Rows, style: str, right: Sequence[bool] = (), caption: str = "") -> str:
+def html(rows: Rows, style: str, caption: str = "") -> str:
     """A table in HTML, of which the first row is the heading; `style` is that of cells, besides."""
-
-    def line(tag: str, row: Sequence[str]) -> str:
-        sides = ("right" if is_right else "left" for _, is_right in zip_longest(row, right, fillvalue=False))
-        starts = (f'<{tag} style="text-align:{side};{_CELL};{style}">' for side in sides)
-        return "".join(f"{start}{escape(cell)}</{tag}>" for start, cell in zip(starts, row, strict=True))
-
-    heading, *body = rows
     above = f'<caption style="text-align:left">{caption}</caption>' if caption else ""
-    lines = "".join(f"<tr>{line('td', row)}</tr>" for row in body)
-    return f"<table>{above}<thead><tr>{line('th', heading)}</tr></thead><tbody>{lines}</tbody></table>"
+    head, body = html_rows("th", rows[:1], style), html_rows("td", rows[1:], style)
+    return f"<table>{above}<thead>{head}</thead><tbody>{body}</tbody></table>"
+
+
+def html_rows(tag: str, rows: Rows, style: str, right: Sequence[bool] = ()) -> str:
+    """Rows of a table in HTML, whose cells have this tag."""
+
+    def cell(text: str, is_right: bool) -> str:
+        return f'<{tag} style="text-align:{"right" if is_right else "left"};{_CELL};{style}">{escape(text)}</{tag}>'
+
+    lines = (itertools.starmap(cell, itertools.zip_longest(row, right, fillvalue=False)) for row in rows)
+    return "".join(f"<tr>{''.join(cells)}</tr>" for cells in lines)

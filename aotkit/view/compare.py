@@ -75,30 +75,23 @@ def _items(data: Data, numbers: Numbers) -> list[_Item]:
 def _operation(data: Data, i: int) -> Operation:
     node = data["nodes"][i]
     cost = node["cost"]
-    source, code = _source(data, node)
     return Operation(
         node=i,
-        graph=node["graph"],
         name=node["label"] or node["name"],
-        operator=node["operator"],
         kind=node["class"],
-        role=node["role"],
-        type=node["type"],
-        expression=node["expression"],
-        source=source,
-        code=code,
-        module=node["module"],
         cost=None if cost is None else Cost(cost["nbytes"], cost["flops"], cost["seconds"]),
+        **{key: node[key] for key in ("graph", "operator", "role", "type", "expression", "module")},
+        **_source(data, node),
     )
 
 
-def _source(data: Data, node: Data) -> tuple[str, str]:
-    """`model.py:28` and the code of that line; "" if the node has none."""
+def _source(data: Data, node: Data) -> dict[str, str]:
+    """`source`, `model.py:28`, and the `code` of that line; "" if the node has none."""
     if node["source"] is None:
-        return "", ""
+        return {"source": "", "code": ""}
     found = data["sources"][node["source"]]
     source = SourceLine(found["file"], found["line"], found["code"], found["function"])
-    return str(source), source.code
+    return {"source": str(source), "code": source.code}
 
 
 def _paired(sides: Sequence[Sequence[_Item]], chosen: Callable[[_Item], bool]) -> list[Match]:
@@ -170,7 +163,6 @@ def _storages(data: Data, numbers: Numbers) -> Iterator[_Storage]:
     for storage, together in rows.items():
         row = together[0]
         node, value = data["nodes"][row["node"]], numbers[row["node"]]
-        source, code = _source(data, node)
         saved = Saved(
             nodes=tuple(row["node"] for row in together),
             name=node["label"] or row["name"],
@@ -178,8 +170,7 @@ def _storages(data: Data, numbers: Numbers) -> Iterator[_Storage]:
             kind=row["kind"],
             nbytes=row["bytes"],
             reason=row["reason"],
-            source=source,
-            code=code,
+            **_source(data, node),
         )
         yield _Storage(roots.get(storage, value), value, saved)
 

@@ -88,11 +88,11 @@ class GraphDiff:
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Write one file that needs no network: what differs, next to both graphs, in which it is shown."""
-        page = render_page(_shown(self), f"{self.a['name']} | {self.b['name']}", kind="diff")
+        page = render_page(shown(self), f"{self.a['name']} | {self.b['name']}", kind="diff")
         Path(path).write_text(page, encoding="utf-8")
 
     def _repr_html_(self) -> str:
-        return render_output(_shown(self), _html(self), kind="diff")
+        return render_output(shown(self), _html(self), kind="diff")
 
 
 def _identity(data: Mapping[str, Any]) -> dict[str, str]:
@@ -141,7 +141,7 @@ def _html(diff: GraphDiff) -> str:
     return f'<div class="aotkit-diff">{"".join(parts)}</div>'
 
 
-def _shown(diff: GraphDiff) -> dict[str, Any]:
+def shown(diff: GraphDiff) -> dict[str, Any]:
     """What diff.js shows: it, next to both graphs, in which a click shows a row."""
     found = [replace(one, rows=[_on_both_sides(row, diff) for row in one.rows]) for one in sections(diff)]
     return {"headings": headings(diff), "sections": [asdict(one) for one in found], "a": diff.a, "b": diff.b}

@@ -21,6 +21,7 @@ from aotkit.view import (
     render_page,
     require_graphs,
 )
+from aotkit.view.result import shown as shown_of
 
 ADVICE = "Write one by json.dump(graphs.json(), file)."
 MISSING = object()
@@ -84,6 +85,7 @@ def shown(data, sound):
     for found in (compared(data, sound), compared(sound, data)):
         yield str(found)
         yield json.dumps(found.json())
+        yield render_page(shown_of(found), f"{data['name']} | {sound['name']}", kind="diff")
         yield found._repr_html_()
 
 

@@ -28,7 +28,6 @@ from aotkit.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from aotkit.graph_diff import diff
 from aotkit.graphs import Graphs
 from aotkit.interfaces import Backend, GraphCompiler, Kernel, Partitioner
 from aotkit.registry import (
@@ -46,6 +45,7 @@ from aotkit.registry import (
     unregister_backend,
     unregister_partitioner,
 )
+from aotkit.view import GraphDiff, compared, require_graphs
 
 if TYPE_CHECKING:  # `aotkit` imports these when they are asked for: that takes another second
     from aotkit.benchmark import bench
@@ -101,6 +101,27 @@ def check(
     """
     compiled: Any = compile(fn, backend=backend, partition=partition, capture=capture, random=random)
     return function_of(compiled).report(*args, **kwargs)
+
+
+def diff(a: Graphs | Mapping[str, Any], b: Graphs | Mapping[str, Any], /) -> GraphDiff:
+    """What two `Graphs` save, recompute, compute and fuse differently: two partitions, backends or versions of torch.
+
+    Nodes are compared by what they compute, not by their names. Either may be the data of `Graphs.json()`, as
+    `json.load` reads it from a file. Print the result, show it in a notebook, or save it by `.save_html(path)`.
+
+    Raises:
+        TypeError, ValueError: an argument is neither.
+    """
+    return compared(_data_of(a, "A"), _data_of(b, "B"))
+
+
+def _data_of(graphs: Graphs | Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    if isinstance(graphs, Graphs):
+        return graphs.json()
+    if not isinstance(graphs, Mapping):
+        raise TypeError(f"diff compares Graphs or the data of Graphs.json(), not {type(graphs).__name__}")
+    require_graphs(graphs, name)
+    return graphs
 
 
 def memory_efficient_fusion(fn: F, /, **options: Any) -> F:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.fx import GraphModule
 
+from aotkit import inspection, view
 from aotkit.interfaces import Regions
 
 if TYPE_CHECKING:
@@ -48,32 +49,25 @@ class Graphs:
     copied: Collection[str] = ()
 
     def __str__(self) -> str:
-        from aotkit.inspection import render_text
-
-        return render_text(self)
+        return inspection.render_text(self)
 
     def _repr_markdown_(self) -> str:
-        from aotkit.inspection import render_markdown
+        return inspection.render_markdown(self)
 
-        return render_markdown(self)
+    def _repr_html_(self) -> str:
+        return view.render_output(self.json(), inspection.render_html(self))
 
     def json(self) -> dict[str, Any]:
-        """The same as plain data, of schema 1: see `aotkit/view/model.py`."""
-        from aotkit.view.model import as_json
-
-        return as_json(self)
+        """The same as plain data, of schema 1: see `aotkit/view/schema.py`."""
+        return inspection.as_json(self)
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Write the viewer with these graphs as one file, which needs no network: for a browser, or to send."""
-        from aotkit.view.page import render_page
-
-        Path(path).write_text(render_page(self.json()), encoding="utf-8")
+        Path(path).write_text(view.render_page(self.json()), encoding="utf-8")
 
     def dot(self) -> str:
         """Both graphs in Graphviz' language."""
-        from aotkit.view.dot import render_dot
-
-        return render_dot(self.json())
+        return view.render_dot(self.json())
 
     def mermaid(self) -> str:
         """Small graphs as a flowchart of Mermaid's, which GitHub and notebooks show.
@@ -81,18 +75,8 @@ class Graphs:
         Raises:
             ValueError: they have more than 100 nodes.
         """
-        from aotkit.view.mermaid import render_mermaid
-
-        return render_mermaid(self.json())
+        return view.render_mermaid(self.json())
 
     def model_explorer(self) -> dict[str, Any]:
         """What Google's Model Explorer shows, once `json.dump` has written it to a file."""
-        from aotkit.view.model_explorer import model_explorer
-
-        return model_explorer(self.json())
-
-    def _repr_html_(self) -> str:
-        from aotkit.inspection import render_html
-        from aotkit.view.page import render_output
-
-        return render_output(self.json(), render_html(self))
+        return view.model_explorer(self.json())

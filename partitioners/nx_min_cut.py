@@ -34,7 +34,6 @@ from typing import Any
 from torch.fx import GraphModule
 
 from aotkit.errors import BudgetError, CompileError
-from aotkit.inspection.nodes import bytes_name
 from aotkit.interfaces import Partitioner
 from aotkit.joint import Sides, classify, default_partition, extract_forward_backward, simplify
 from aotkit.partitioners.rematerialization.blocks import solve
@@ -56,6 +55,7 @@ from aotkit.partitioners.rematerialization.tradeoff import (
 )
 from aotkit.partitioners.rematerialization.values import Values, is_barrier, values_of
 from aotkit.runtime import collecting_later
+from aotkit.text import bytes_name
 
 _log = logging.getLogger("aotkit")
 Choose = Callable[[Values, Sides], Collection[int]]  # the numbers of the values to save

@@ -7,9 +7,7 @@ from functools import cached_property
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.inspection.memory import Memory, memories
-from aotkit.inspection.nodes import packet_name
-from aotkit.inspection.traffic import looks_up_in
+from aotkit.inspection import Memory, looks_up_in, memories, packet_name
 from aotkit.passes import changes_inputs, flops, is_pointwise
 from aotkit.torch_private.dispatch import pytree
 

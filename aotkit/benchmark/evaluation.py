@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from aotkit.benchmark.dataflow import Step, dataflow
 from aotkit.benchmark.kernels import DEVICES, fuse, seconds
-from aotkit.inspection.memory import Memory
+from aotkit.inspection import Memory
 from aotkit.partitioners.rematerialization.devices import Device
 from aotkit.passes import flops, is_random
 

@@ -16,13 +16,13 @@ from aotkit.capture import Randomness, Recipe, recipe_of
 from aotkit.compiled import function_of
 from aotkit.compiler import Capture, compile
 from aotkit.errors import AotkitError, TraceError
-from aotkit.inspection.nodes import bytes_name
 from aotkit.interfaces import Partitioner
 from aotkit.joint import Joint, classify, partition_copy
 from aotkit.partitioners.rematerialization.devices import Device, device_of
 from aotkit.partitioners.rematerialization.values import values_of
 from aotkit.passes import copy_graph
 from aotkit.registry import BackendSpec, get_backend
+from aotkit.text import bytes_name
 
 FRACTIONS = tuple(tenths / 10 for tenths in range(10, -1, -1))
 EXPLANATION = (

@@ -7,7 +7,7 @@ import networkx as nx
 from networkx.utils import UnionFind
 
 from aotkit.benchmark.dataflow import Dataflow, Step
-from aotkit.inspection.memory import Memory
+from aotkit.inspection import Memory
 from aotkit.partitioners.rematerialization.devices import Device
 
 Reads = dict[tuple[Hashable, Memory], int]  # as those of a step

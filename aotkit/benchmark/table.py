@@ -6,7 +6,7 @@ from typing import Any
 
 from aotkit.benchmark.report import Report
 from aotkit.benchmark.timing import Phases, Spread, speedup, spread
-from aotkit.inspection.nodes import bytes_name
+from aotkit.text import bytes_name
 
 PHASES = ("forward", "backward")
 EXPLANATION = (

@@ -26,8 +26,7 @@ def add(commands: Commands) -> None:
 
 
 def _view(options: argparse.Namespace) -> int:
-    from aotkit.view.page import render_page
-    from aotkit.view.reading import read_graphs
+    from aotkit.view import read_graphs, render_page
 
     with usage_errors():
         text = render_page(read_graphs(options.file))
@@ -42,8 +41,7 @@ def _view(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from aotkit.graph_diff.compare import compared
-    from aotkit.view.reading import read_graphs
+    from aotkit.view import compared, read_graphs
 
     tell = progress()
     with usage_errors():
@@ -57,10 +55,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from aotkit.view.dot import render_dot
-    from aotkit.view.mermaid import render_mermaid
-    from aotkit.view.model_explorer import model_explorer
-    from aotkit.view.reading import read_graphs
+    from aotkit.view import model_explorer, read_graphs, render_dot, render_mermaid
 
     with usage_errors():
         graphs = read_graphs(options.file)

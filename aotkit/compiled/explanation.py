@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from aotkit.errors import TraceError
 from aotkit.graphs import Graphs
-from aotkit.inspection import kernels as views
-from aotkit.inspection.terminal import paint_of, terminal_width, wrapped
-from aotkit.text import printable
+from aotkit.inspection import kernels_html, kernels_json, plain_page
+from aotkit.text import paint_of, printable, terminal_width, wrapped
 
 if TYPE_CHECKING:
     from aotkit.launches import Kernels
@@ -93,14 +92,14 @@ class Explanation:
 
     def html(self) -> str:
         """A page of its own, without scripts, with the code of each kernel to unfold."""
-        return views.page(f"aotkit: {self.subject}", self._repr_html_())
+        return plain_page(f"aotkit: {self.subject}", self._repr_html_())
 
     def json(self) -> dict[str, Any]:
         """All of it as numbers and texts, for `json.dumps`."""
         launched, _ = self._told
         names = ("eager", "capture", "handed_over", "pieces", "breaks", "detour", "tier", "entries")
         way = {name: getattr(self, name) for name in names}
-        found = None if launched is None else views.as_json(launched)
+        found = None if launched is None else kernels_json(launched)
         return {"schema": 1, "subject": self.subject, **way, "launched": found}
 
     def code(self, role: str) -> str:
@@ -115,7 +114,7 @@ class Explanation:
         return "\n\n".join(f"# {printable(name)}\n{code}" for name, code in found.items())
 
     def _repr_html_(self) -> str:
-        return views.as_html(*self._told)
+        return kernels_html(*self._told)
 
     @functools.cached_property
     def _told(self) -> "tuple[Kernels | None, str]":

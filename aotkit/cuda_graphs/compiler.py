@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.cuda_graphs.replay import Replayed, pays
-from aotkit.inspection.costs import tensors_of
-from aotkit.inspection.nodes import is_symbolic
+from aotkit.inspection import is_symbolic, tensors_of
 from aotkit.interfaces import Backend, GraphCompiler, Kernel
 from aotkit.launches import explained, launches_of
 from aotkit.passes import IS_NEW_STORAGE, copy_graph

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from aotkit.inspection.nodes import operator_name
+from aotkit.inspection import operator_name
 from aotkit.joint import JOINT_TAGS, are_alike, tangents_of
 from aotkit.torch_private.fx import graph_module
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from torch.fx import GraphModule
 
 from aotkit.checking import Budget
-from aotkit.inspection.source import SourceLine
+from aotkit.inspection import SourceLine
 
 
 class NotFound(Exception):

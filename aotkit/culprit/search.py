@@ -13,7 +13,7 @@ from aotkit.culprit.parts import Part, copies_apart
 from aotkit.culprit.pieces import Piece, Step, joint_piece, live_values, nodes_of, piece_of
 from aotkit.culprit.replay import as_graphs_run, replay, replay_partition, values_of
 from aotkit.culprit.result import NotFound, ensure_time
-from aotkit.inspection.nodes import output_nodes
+from aotkit.inspection import output_nodes
 from aotkit.interfaces import GraphCompiler, Partitioner
 
 Item = TypeVar("Item")

@@ -3,15 +3,13 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from aotkit.inspection.costs import recomputation_costs
-from aotkit.inspection.nodes import dtype_name, operator_name, output_nodes, type_name
-from aotkit.inspection.saved import SavedValue, recomputed_views, saved_placeholders
+from aotkit.inspection.nodes import dtype_name, operator_name, output_nodes, placeholders, type_name
+from aotkit.inspection.saved import SavedValue, recomputation_costs, recomputed_views, saved_placeholders
 from aotkit.inspection.source import source_line
 from aotkit.text import printable
 
@@ -29,22 +27,15 @@ class Line:
 
 def forward_lines(graphs: "Graphs") -> list[Line]:
     """The forward graph; inputs carry the user's names, the last lines say what is returned and what is saved."""
-    placeholders = graphs.forward.graph.find_nodes(op="placeholder")
-    labels = {
-        node: f"input {printable(name)}".rstrip()
-        for node, name in zip_longest(placeholders, graphs.input_names, fillvalue="")
-        if isinstance(node, Node)
-    }
+    names = input_labels(graphs)
+    labels = {node: f"input {names.get(node.name, '')}".rstrip() for node in placeholders(graphs.forward)}
+    heading = "forward" if graphs.backward is not None else "forward (no gradients: inference graph)"
     returned = [_argument(node) for node in output_nodes(graphs.forward)]
-    lines = [Line(_heading(graphs)), *_graph_lines(graphs.forward, labels, {})]
+    lines = [Line(heading), *_graph_lines(graphs.forward, labels, {})]
     lines.append(Line(f"return {', '.join(returned[: graphs.num_outputs])}".rstrip()))
     if returned[graphs.num_outputs :]:
         lines.append(Line(f"save for backward {', '.join(returned[graphs.num_outputs :])}", "saved"))
     return lines
-
-
-def _heading(graphs: "Graphs") -> str:
-    return "forward" if graphs.backward is not None else "forward (no gradients: inference graph)"
 
 
 def backward_lines(graphs: "Graphs") -> list[Line]:
@@ -55,7 +46,7 @@ def backward_lines(graphs: "Graphs") -> list[Line]:
     saved = saved_placeholders(graphs)
     labels = {
         node: f"saved {value_label(saved[node], names)}" if node in saved else "tangent"
-        for node in graphs.backward.graph.find_nodes(op="placeholder")
+        for node in placeholders(graphs.backward)
     }
     marks = {node: Line(f"recomputed: {cost}", "recomputed") for node, cost in recomputation_costs(graphs).items()}
     marks |= dict.fromkeys(recomputed_views(graphs), Line("view again", "view again"))
@@ -65,8 +56,8 @@ def backward_lines(graphs: "Graphs") -> list[Line]:
 
 def input_labels(graphs: "Graphs") -> dict[str, str]:
     """The user's name for each input, by the name of its placeholder in the forward graph."""
-    placeholders = graphs.forward.graph.find_nodes(op="placeholder")
-    return {node.name: printable(name) for node, name in zip(placeholders, graphs.input_names, strict=False)}
+    named = zip(placeholders(graphs.forward), graphs.input_names, strict=False)
+    return {node.name: printable(name) for node, name in named}
 
 
 def value_label(value: SavedValue, names: dict[str, str]) -> str:

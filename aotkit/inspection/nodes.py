@@ -1,15 +1,16 @@
 """What one graph node computes: short names, types and sizes."""
 
 import operator
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.multiprocessing.reductions import StorageWeakRef
 
-N = TypeVar("N", int, float)
+from aotkit.text import sum_known
+
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _SHORT = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"))
 
@@ -55,55 +56,11 @@ def tensor_type_name(dtype: torch.dtype, shape: Sequence[int | torch.SymInt]) ->
     return f"{dtype_name(dtype)}[{', '.join(map(str, shape))}]"
 
 
-def bytes_name(nbytes: int | None) -> str:
-    """`8.0 MiB`; `?` if unknown."""
-    if nbytes is None:
-        return "?"
-    size, units = float(nbytes), ["KiB", "MiB", "GiB", "TiB"]
-    if size < 1024:
-        return f"{nbytes} B"
-    while (size := size / 1024) >= 1023.95 and len(units) > 1:
-        units.pop(0)
-    return f"{size:.1f} {units[0]}"
-
-
-def flops_name(flops: int) -> str:
-    """`3.2 GFLOP`."""
-    size, units = float(flops), ["", "K", "M", "G", "T"]
-    while size >= 999.95 and len(units) > 1:
-        size /= 1000
-        units.pop(0)
-    return f"{size:.1f} {units[0]}FLOP" if units[0] else f"{flops} FLOP"
-
-
-def seconds_name(seconds: float) -> str:
-    """`45 us`; three digits."""
-    size, units = seconds * 1e9, ["ns", "us", "ms", "s"]
-    while size >= 999.5 and len(units) > 1:
-        size /= 1000
-        units.pop(0)
-    return f"{size:.3g} {units[0]}"
-
-
 def producer(node: Node) -> Node:
     """The operation that computes a node's value, of which that may be one of several results."""
     while node.target is operator.getitem and isinstance(node.args[0], Node):
         node = node.args[0]
     return node
-
-
-def size_hint(size: int | torch.SymInt) -> int | None:
-    """The integer that a size had while tracing; None for a size that depends on data."""
-    if isinstance(size, int):
-        return size
-    return int(size.node.hint) if size.node.has_hint() else None
-
-
-def sum_known(values: Iterable[N | None]) -> N | None:
-    """The sum; None if one of the values is unknown."""
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return sum(known) if len(known) == len(found) else None
 
 
 def is_symbolic(node: Node) -> bool:
@@ -116,11 +73,52 @@ def is_operation(node: Node) -> bool:
     return node.op == "call_function" and node.target is not operator.getitem and not is_symbolic(node)
 
 
+def placeholders(gm: GraphModule | None) -> list[Node]:
+    """What the graph takes; nothing where there is no graph."""
+    return list(gm.graph.find_nodes(op="placeholder")) if gm is not None else []
+
+
 def output_nodes(gm: GraphModule) -> list[Node | None]:
     """What the graph returns, one entry per output; None for an output that is a constant or missing gradient."""
     (returned,) = gm.graph.output_node().args
     values = returned if isinstance(returned, (list, tuple)) else [returned]
     return [value if isinstance(value, Node) else None for value in values]
+
+
+def size_hint(size: int | torch.SymInt) -> int | None:
+    """The integer that a size had while tracing; None for a size that depends on data."""
+    if isinstance(size, int):
+        return size
+    return int(size.node.hint) if size.node.has_hint() else None
+
+
+def tensors_of(node: Node) -> list[Tensor]:
+    """The tensors that a node computes."""
+    value = node.meta.get("val")
+    return [v for v in (value if isinstance(value, list | tuple) else [value]) if isinstance(v, Tensor)]
+
+
+def nbytes_of(value: Tensor, whole: bool = False) -> int | None:
+    """Of the elements, but not more than there are in memory: an expanded tensor repeats them.
+
+    Args:
+        whole: of all the memory instead that it is a part of.
+    """
+    size = size_hint(value.numel() * value.element_size())
+    if (storage := storage_of(value)) is None:
+        return size
+    memory = size_hint(storage.nbytes())
+    return memory if whole else None if size is None or memory is None else min(size, memory)
+
+
+def bytes_of(node: Node) -> int | None:
+    """Of all tensors that a node computes; None if a size depends on data."""
+    return sum_known(map(nbytes_of, tensors_of(node)))
+
+
+def bytes_moved(node: Node) -> int | None:
+    """The bytes that an operation reads and writes; None if a size depends on data."""
+    return sum_known(map(bytes_of, (node, *node.all_input_nodes)))
 
 
 def storage_of(value: Any) -> torch.UntypedStorage | None:

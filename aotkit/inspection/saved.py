@@ -1,6 +1,7 @@
 """What forward keeps in memory for backward, and what backward computes again."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -11,17 +12,20 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from aotkit.inspection.nodes import (
+    bytes_moved,
     is_operation,
     is_symbolic,
     operator_name,
     output_nodes,
+    placeholders,
     producer,
     size_hint,
     storage_of,
     storages,
 )
-from aotkit.inspection.source import SourceLine, source_line
+from aotkit.inspection.source import source_line
 from aotkit.text import printable
+from aotkit.view import Cost, SourceLine
 
 if TYPE_CHECKING:
     from aotkit.graphs import Graphs
@@ -65,9 +69,20 @@ def saved_values(graphs: "Graphs") -> list[SavedValue]:
     roots = storages(graphs.forward)
     kept = kept_outputs(graphs)
     kept_storages = {roots[node] for node in kept}
-    nodes = _saved_nodes(graphs)
+    nodes = saved_nodes(graphs)
     readers = dict(zip(_in_order_of_backward(nodes), _readers(graphs.backward), strict=False))
-    values = [_saved_value(node, roots, kept, kept_storages, readers.get(node, [])) for node in nodes]
+
+    def kind(node: Node) -> str:
+        root = roots[node]
+        if is_symbolic(node):
+            return "symbolic size"
+        if root.op == "placeholder":
+            return "input" if node is root else "view of input"
+        if root in kept_storages:
+            return "output" if node in kept else "view of output"
+        return "activation"
+
+    values = [_saved_value(node, kind(node), roots[node], readers.get(node, [])) for node in nodes]
     return [_copy(value) if value.name in graphs.copied else value for value in values]
 
 
@@ -85,51 +100,16 @@ def storage_bytes(values: Sequence[SavedValue]) -> int:
     return sum({value.storage: value.nbytes or 0 for value in values}.values())
 
 
-def recomputed(graphs: "Graphs") -> list[Node]:
-    """The operations of backward whose result forward had computed already; see `recomputed_views` for views.
-
-    Two operations are the same if operator and arguments are, whatever the nodes are called. So what a derivative
-    formula computes again, as `sin` and `cos` do in `x.sin() + x.cos()`, counts like what the partitioner chose.
-    """
-    roots = storages(graphs.backward) if graphs.backward is not None else {}
-    return [node for node in _computed_twice(graphs) if roots[node] is node]
-
-
-def recomputed_views(graphs: "Graphs") -> list[Node]:
-    """The views that backward takes again: they cost neither memory nor a kernel."""
-    roots = storages(graphs.backward) if graphs.backward is not None else {}
-    return [node for node in _computed_twice(graphs) if roots[node] is not node]
+def saved_nodes(graphs: "Graphs") -> list[Node]:
+    """Those of forward whose values it returns for backward."""
+    return [node for node in output_nodes(graphs.forward)[graphs.num_outputs :] if node is not None]
 
 
 def saved_placeholders(graphs: "Graphs") -> dict[Node, SavedValue]:
     """For each placeholder of backward that takes a saved value, that value."""
     values = {value.name: value for value in saved_values(graphs)}
-    nodes = _in_order_of_backward(_saved_nodes(graphs))
-    placeholders = graphs.backward.graph.find_nodes(op="placeholder") if graphs.backward is not None else []
-    return {p: values[node.name] for p, node in zip(placeholders, nodes, strict=False)}
-
-
-def _readers(backward: GraphModule | None) -> Iterator[list[Node]]:
-    """For each placeholder, the operations that read it or a view of it, in the order of the graph."""
-    if backward is None:
-        return
-    roots = storages(backward)
-    readers: dict[Node, list[Node]] = {}
-    for node in backward.graph.nodes:
-        for source in dict.fromkeys(roots[i] for i in node.all_input_nodes):
-            if roots[node] is not source:
-                readers.setdefault(source, []).append(node)
-    for placeholder in backward.graph.find_nodes(op="placeholder"):
-        yield readers.get(roots[placeholder], [])
-
-
-def _in_order_of_backward(nodes: Sequence[Node]) -> list[Node]:
-    """Forward returns the symbolic sizes last, backward takes them first."""
-    return sorted(nodes, key=lambda node: not is_symbolic(node))
-
-
-def _saved_nodes(graphs: "Graphs") -> list[Node]:
-    return [node for node in output_nodes(graphs.forward)[graphs.num_outputs :] if node is not None]
+    nodes = _in_order_of_backward(saved_nodes(graphs))
+    return {p: values[node.name] for p, node in zip(placeholders(graphs.backward), nodes, strict=False)}
 
 
 def kept_outputs(graphs: "Graphs") -> set[Node]:
@@ -143,25 +123,59 @@ def kept_outputs(graphs: "Graphs") -> set[Node]:
     }
 
 
-def _saved_value(
-    node: Node, roots: dict[Node, Node], outputs: set[Node], output_storages: set[Node], readers: Sequence[Node]
-) -> SavedValue:
-    root, value = roots[node], node.meta.get("val")
-    if is_symbolic(node):
-        kind = "symbolic size"
-    elif root.op == "placeholder":
-        kind = "input" if node is root else "view of input"
-    elif root in output_storages:
-        kind = "output" if node in outputs else "view of output"
-    else:
-        kind = "activation"
+def kept_as_copies(graphs: "Graphs", backward_inputs: Sequence[Any]) -> Iterator[str]:
+    """The saved values that the caller holds, but not in the layout in which the backward graph is to get them.
+
+    So a compiler keeps a copy of its own: Inductor does of the weights and images of convolutions.
+
+    Args:
+        backward_inputs: what the backward graph is compiled for.
+    """
+    saved = saved_placeholders(graphs)
+    for placeholder, given in zip(placeholders(graphs.backward), backward_inputs, strict=False):
+        value = saved.get(placeholder)
+        if value is None or value.kind == "activation" or not isinstance(given, Tensor):
+            continue
+        if _layout(given) != _layout(placeholder.meta["val"]):
+            yield value.name
+
+
+def _layout(value: Tensor) -> list[int | None]:
+    """Its strides, but for dimensions of one element, along which nothing is ever reached."""
+    return [size_hint(stride) for size, stride in zip(value.shape, value.stride(), strict=True) if size_hint(size) != 1]
+
+
+def _in_order_of_backward(nodes: Sequence[Node]) -> list[Node]:
+    """Forward returns the symbolic sizes last, backward takes them first."""
+    return sorted(nodes, key=lambda node: not is_symbolic(node))
+
+
+def _readers(backward: GraphModule | None) -> Iterator[list[Node]]:
+    """For each placeholder, the operations that read it or a view of it, in the order of the graph."""
+    if backward is None:
+        return
+    roots = storages(backward)
+    readers: dict[Node, list[Node]] = defaultdict(list)
+    for node in backward.graph.nodes:
+        for source in dict.fromkeys(roots[i] for i in node.all_input_nodes):
+            if roots[node] is not source:
+                readers[source].append(node)
+    for placeholder in placeholders(backward):
+        yield readers[roots[placeholder]]
+
+
+def _saved_value(node: Node, kind: str, root: Node, readers: Sequence[Node]) -> SavedValue:
+    value = node.meta.get("val")
     tensor = value if isinstance(value, Tensor) else None
+    storage = storage_of(value)
+    # The annotation of nbytes() says int, but under symbolic shapes it is a SymInt.
+    size: Any = None if storage is None else storage.nbytes()
     return SavedValue(
         name=node.name,
         kind=kind,
         dtype=None if tensor is None else tensor.dtype,
         shape=() if tensor is None else tuple(tensor.shape),
-        nbytes=_storage_size(node),
+        nbytes=0 if is_symbolic(node) else None if size is None else size_hint(size),
         storage=root.name,
         operator="" if node.op == "placeholder" else operator_name(producer(node)),
         reason=_reason(node, readers) if kind == "activation" else "",
@@ -184,25 +198,44 @@ def _reason(node: Node, readers: Sequence[Node]) -> str:
     return f"read by {names}{more}" if readers else ""
 
 
-def _storage_size(node: Node) -> int | None:
-    if is_symbolic(node):
-        return 0
-    storage = storage_of(node.meta.get("val"))
-    # The annotation of nbytes() says int, but under symbolic shapes it is a SymInt.
-    size: Any = None if storage is None else storage.nbytes()
-    return None if size is None else size_hint(size)
+def recomputed(graphs: "Graphs") -> list[Node]:
+    """The operations of backward whose result forward had computed already; see `recomputed_views` for views.
+
+    Two operations are the same if operator and arguments are, whatever the nodes are called. So what a derivative
+    formula computes again, as `sin` and `cos` do in `x.sin() + x.cos()`, counts like what the partitioner chose.
+    """
+    return [node for node, is_view in _computed_twice(graphs) if not is_view]
 
 
-def _computed_twice(graphs: "Graphs") -> list[Node]:
+def recomputed_views(graphs: "Graphs") -> list[Node]:
+    """The views that backward takes again: they cost neither memory nor a kernel."""
+    return [node for node, is_view in _computed_twice(graphs) if is_view]
+
+
+def recomputation_costs(graphs: "Graphs") -> dict[Node, Cost]:
+    """What each operation of backward costs that forward had done already, in the order of the graph."""
+    return {node: _cost(node) for node in recomputed(graphs)}
+
+
+def _cost(node: Node) -> Cost:
+    from aotkit.passes import flops
+
+    is_described = all("val" in n.meta for n in (node, *node.all_input_nodes))
+    return Cost(bytes_moved(node), flops(node) if is_described else 0, node.meta.get("recompute_seconds"))
+
+
+def _computed_twice(graphs: "Graphs") -> Iterator[tuple[Node, bool]]:
+    """What forward has computed and backward computes again, and whether it is a view."""
     if graphs.backward is None:
-        return []
+        return
     table: dict[Any, int] = {}
     forward = _number_values(graphs.forward, table, {})
     names = {node.name: number for node, number in forward.items()}
     given = {node: names[value.name] for node, value in saved_placeholders(graphs).items()}
-    known = set(forward.values())
-    backward = _number_values(graphs.backward, table, given)
-    return [node for node, number in backward.items() if is_operation(node) and number in known]
+    known, roots = set(forward.values()), storages(graphs.backward)
+    for node, number in _number_values(graphs.backward, table, given).items():
+        if is_operation(node) and number in known:
+            yield node, roots[node] is not node
 
 
 def _number_values(gm: GraphModule, table: dict[Any, int], given: dict[Node, int]) -> dict[Node, int]:

@@ -1,14 +1,15 @@
-"""Which line of the user's code a graph node comes from."""
+"""Which line of the user's code, and which module of the user's model, a graph node comes from."""
 
 import contextlib
 import importlib
+import itertools
 import linecache
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from traceback import walk_stack, walk_tb
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -18,8 +19,8 @@ from torch.fx import GraphModule, Node
 from torch.fx import traceback as fx_traceback
 from torch.overrides import TorchFunctionMode
 
-from aotkit.inspection.modules import ModuleNames
 from aotkit.text import printable
+from aotkit.view import SourceLine
 
 _TORCH = os.path.dirname(torch.__file__)
 _AOTKIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -34,22 +35,8 @@ _LIBRARIES = (
 )
 # Folders of aotkit with functions and models as users write them.
 _WRITTEN_AS_USERS = tuple(os.path.join(_AOTKIT, folder) + os.sep for folder in ("benchmark", "testing"))
+_MODULE_CALL = nn.Module.__call__.__code__
 _FRAME = re.compile(r'^  File "(.*)", line (\d+), in (.*)(?:\n    (.*))?', re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class SourceLine:
-    """One line of the user's code: path of the file, line number, stripped text, name of the function it is in."""
-
-    file: str
-    line: int
-    code: str
-    function: str
-
-    def __str__(self) -> str:
-        # A notebook's cell is a file of a meaningless name.
-        cell = "ipykernel" in self.file or self.file.startswith("<ipython")
-        return f"{'cell' if cell else os.path.basename(self.file)}:{self.line}"
 
 
 @lru_cache(maxsize=4096)
@@ -58,26 +45,55 @@ def _is_library(file: str) -> bool:
     return is_own or file.startswith(_LIBRARIES)
 
 
+class _ModuleNames:
+    """What to call the modules that run below a function.
+
+    Args:
+        root: the module whose `forward` is the function, if it is one; its own name is "".
+    """
+
+    def __init__(self, root: nn.Module | None) -> None:
+        self._root = root
+        self._inside: dict[int, dict[int, str]] = {}
+
+    def stack(self, frames: Sequence[FrameType]) -> dict[str, tuple[str, str]]:
+        """The modules whose calls are among the frames, outermost first, as torch.fx has them: path -> (path, class).
+
+        The class goes by its name, as in torch.export: graphs that are kept shall not keep modules. A module goes by
+        its attributes: `layers.0.linear`. One that is not found inside the one that calls it goes by its class.
+        """
+        stack: dict[str, tuple[str, str]] = {}
+        parent, path = self._root, ""
+        for module in [frame.f_locals["self"] for frame in reversed(frames) if frame.f_code is _MODULE_CALL]:
+            path = ".".join(filter(None, [path, self._name(module, parent)]))
+            parent = module
+            stack[path] = path, type(module).__name__
+        return stack
+
+    def _name(self, module: nn.Module, parent: nn.Module | None) -> str:
+        if parent is None:
+            return type(module).__name__
+        if id(parent) not in self._inside:
+            self._inside[id(parent)] = {id(inner): name for name, inner in parent.named_modules()}
+        return self._inside[id(parent)].get(id(module), type(module).__name__)
+
+
 class _Recorder(TorchFunctionMode):
     def __init__(self, boundary: int, root: nn.Module | None) -> None:
         super().__init__()
         self._boundary = boundary
-        self._names = ModuleNames(root)
+        self._names = _ModuleNames(root)
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # Dynamo traces this very function where the user's code calls torch.cond and the like: it cannot read frames.
         if not torch.compiler.is_compiling():
-            trace = _format_caller(sys._getframe(1), self._boundary)
-            if trace:
+            inside = itertools.takewhile(lambda one: id(one[0]) != self._boundary, walk_stack(sys._getframe(1)))
+            frames = list(inside)
+            if line := _users_line(frames):
+                trace = f'  File "{line.file}", line {line.line}, in {line.function}\n    {line.code}\n'
                 fx_traceback.set_stack_trace([trace])
                 if fx_traceback.has_preserved_node_meta():
-                    stack = self._names.stack(sys._getframe(1), self._boundary)
+                    stack = self._names.stack([frame for frame, _ in frames])
                     fx_traceback.current_meta["nn_module_stack"] = stack
         return func(*args, **(kwargs or {}))
 
@@ -96,13 +112,13 @@ def recording_source(root: nn.Module | None = None) -> TorchFunctionMode:
     return _Recorder(id(sys._getframe(1)), root)
 
 
-def _format_caller(frame: FrameType | None, boundary: int) -> str | None:
-    while frame is not None and id(frame) != boundary:
+def _users_line(frames: Iterable[tuple[FrameType, int]]) -> SourceLine | None:
+    """The first line of user code among frames and their lines."""
+    for frame, number in frames:
         code = frame.f_code
         if not _is_library(code.co_filename):
-            text = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals).strip()
-            return f'  File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}\n    {text}\n'
-        frame = frame.f_back
+            text = linecache.getline(code.co_filename, number, frame.f_globals).strip()
+            return SourceLine(printable(code.co_filename), number, printable(text), printable(code.co_name))
     return None
 
 
@@ -141,12 +157,20 @@ def source_line(node: Node) -> SourceLine | None:
 
 def user_line(traceback: TracebackType | None) -> SourceLine | None:
     """The innermost line of user code in the traceback of an exception."""
-    found = None
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        if not _is_library(code.co_filename):
-            text = linecache.getline(code.co_filename, traceback.tb_lineno, traceback.tb_frame.f_globals)
-            where = printable(code.co_filename)
-            found = SourceLine(where, traceback.tb_lineno, printable(text.strip()), printable(code.co_name))
-        traceback = traceback.tb_next
-    return found
+    return _users_line(reversed(list(walk_tb(traceback))))
+
+
+def module_stack(node: Node) -> list[tuple[str, str]]:
+    """(path, name of the class) of the modules that `node` was traced in, outermost first, without one of path ""."""
+    stack = (node.meta.get("nn_module_stack") or {}).values()
+    # TorchDynamo writes L['fn'].__self__.layers.0 where the function is the module's own.
+    named = (
+        (re.sub(r"^[LG]\['\w+'\](\.__self__)?\.?", "", path), getattr(cls, "__name__", str(cls))) for path, cls in stack
+    )
+    return [(path, name) for path, name in named if path]
+
+
+def module_path(node: Node) -> str:
+    """The innermost module that `node` was traced from, `layers.0.linear`; "" if none is known, or the outermost."""
+    stack = module_stack(node)
+    return stack[-1][0] if stack else ""

@@ -2,33 +2,27 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from torch.fx import GraphModule, Node
 
-from aotkit.inspection.costs import nbytes_of, tensors_of
-from aotkit.inspection.nodes import output_nodes, packet_name, producer, storages, sum_known
-from aotkit.passes import changes_inputs
+from aotkit.inspection.nodes import bytes_of, nbytes_of, output_nodes, packet_name, producer, storages, tensors_of
+from aotkit.text import sum_known
 
 # Operators that read as many elements of their first input as they return, not all of it.
 _LOOKUPS = frozenset({"embedding", "index", "_unsafe_index", "gather", "index_select", "take"})
 
 
-class Traffic(NamedTuple):
-    """Bytes that a kernel reads and writes; None if a size depends on data."""
+def traffic(gm: GraphModule, kernels: Sequence[Iterable[str]]) -> list[tuple[int | None, int | None]]:
+    """Of each kernel the bytes that it reads and writes: the distinct memory that crosses its edges, each part once.
 
-    read: int | None
-    written: int | None
-
-
-def traffic(gm: GraphModule, kernels: Sequence[Iterable[str]]) -> list[Traffic]:
-    """Of each kernel the distinct memory that crosses its edges, each part of it once.
-
-    A value that several kernels compute is written by the first of them, if any reads it without computing it.
+    None if a size depends on data. A value that several kernels compute is written by the first of them, if any reads
+    it without computing it.
 
     Args:
         kernels: names of the operations in each, in the order in which they run.
     """
+    from aotkit.passes import changes_inputs
+
     nodes = {n.name: n for n in gm.graph.nodes}
     homes: dict[Node, list[int]] = defaultdict(list)
     for i, names in enumerate(kernels):
@@ -48,17 +42,16 @@ def traffic(gm: GraphModule, kernels: Sequence[Iterable[str]]) -> list[Traffic]:
             made = homes.get(producer(roots[source]), ())
             for i in places:
                 if i not in made:
-                    read[i][source] = _most(read[i].get(source, 0), _read_of(node, source))
+                    before, now = read[i].get(source, 0), _read_of(node, source)
+                    read[i][source] = None if before is None or now is None else max(before, now)
                     needed(source)
         if changes_inputs(node):
             written[places[0]].add(node)
     for result in output_nodes(gm):
         if result is not None:
             needed(result)
-    return [
-        Traffic(_bytes(r, roots), _bytes({n: sum_known(map(nbytes_of, tensors_of(n))) for n in w}, roots))
-        for r, w in zip(read, written, strict=True)
-    ]
+    results = [{node: bytes_of(node) for node in nodes} for nodes in written]
+    return [(_bytes(r, roots), _bytes(w, roots)) for r, w in zip(read, results, strict=True)]
 
 
 def _reads_no_values(node: Node) -> bool:
@@ -69,10 +62,9 @@ def _reads_no_values(node: Node) -> bool:
 
 def _read_of(node: Node, source: Node) -> int | None:
     """How much an operation reads of an input: of a table in which it looks things up no more than it finds."""
-    size = sum_known(map(nbytes_of, tensors_of(source)))
+    size, found = bytes_of(source), bytes_of(node)
     if not looks_up_in(source, node) or size is None:
         return size
-    found = sum_known(map(nbytes_of, tensors_of(node)))
     return None if found is None else min(size, found)
 
 
@@ -89,7 +81,3 @@ def _bytes(sizes: Mapping[Node, int | None], roots: Mapping[Node, Node]) -> int 
         together = sum_known([shown.get(roots[value], 0), size])
         shown[roots[value]] = None if together is None or whole is None else min(together, whole)
     return sum_known(shown.values())
-
-
-def _most(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else max(a, b)

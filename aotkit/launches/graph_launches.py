@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch.fx import GraphModule, Interpreter, Node
 
-from aotkit.inspection.nodes import is_operation, operator_name
+from aotkit.inspection import is_operation, operator_name
 from aotkit.interfaces import Boxed, Explained, Kernel
 from aotkit.passes import changes_inputs, is_view
 from aotkit.stages import Product, boxed_call

@@ -10,13 +10,12 @@ import torch
 from torch.fx import GraphModule
 
 from aotkit.graphs import Graphs
-from aotkit.inspection.nodes import operator_name, producer, sum_known
-from aotkit.inspection.source import SourceLine, source_line
-from aotkit.inspection.traffic import traffic
+from aotkit.inspection import SourceLine, kernels_text, operator_name, producer, source_line, traffic
 from aotkit.interfaces import Kernel, Regions
 from aotkit.launches.graph_launches import computes
 from aotkit.launches.timed_runs import Times, timed
 from aotkit.stages import Product
+from aotkit.text import sum_known
 
 NOT_NEEDED = "no kernel computes it: nothing needs it, or it equals another value"
 
@@ -97,9 +96,7 @@ class Kernels:
         return kernel.bandwidth / self.copying if kernel.bandwidth is not None and self.copying else None
 
     def __str__(self) -> str:
-        from aotkit.inspection.kernels_text import render_text
-
-        return render_text(self)
+        return kernels_text(self)
 
 
 def kernels_of(graphs: Graphs, products: Mapping[str, Product], inputs: Sequence[Any]) -> Kernels:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.graphs import Graphs
-from aotkit.inspection.nodes import size_hint
+from aotkit.inspection import size_hint
 from aotkit.interfaces import Kernel
 from aotkit.launches.allocations import Mark, most_between_marks
 from aotkit.launches.graph_launches import BlackBox, explained

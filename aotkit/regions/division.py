@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.errors import CompileError, is_out_of_memory
-from aotkit.inspection.nodes import is_operation, operator_name, producer
-from aotkit.inspection.source import source_line
+from aotkit.inspection import is_operation, operator_name, producer, source_line
 from aotkit.interfaces import Boxed, GraphCompiler, Kernel, Region, Regions
 from aotkit.launches import Around, explained
 from aotkit.passes import copy_graph, promise_strides

@@ -11,7 +11,7 @@ from itertools import pairwise
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.inspection.nodes import packet_name, producer
+from aotkit.inspection import packet_name, producer
 from aotkit.passes import changes_inputs, is_pointwise, is_symbol, is_tensor, is_view, keeps_order
 from aotkit.regions.quotient import Quotient, in_order
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
 
-from aotkit.inspection.nodes import producer
+from aotkit.inspection import producer
 from aotkit.interfaces import Boxed, Region
 from aotkit.launches import Sequential, Step
 from aotkit.regions.finding import Operations

@@ -9,8 +9,7 @@ from torch.fx import GraphModule
 
 from aotkit.errors import CompileError, TraceError
 from aotkit.graphs import Graphs
-from aotkit.inspection import credit_backward
-from aotkit.inspection.layouts import kept_as_copies
+from aotkit.inspection import credit_backward, kept_as_copies
 from aotkit.interfaces import Backend, Boxed, Decompositions, GraphCompiler, Partitioner, Regions
 from aotkit.passes import (
     assigning,

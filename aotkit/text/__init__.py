@@ -1,13 +1,38 @@
-"""Text without torch: tables, and names and paths in it."""
+"""Text without torch: tables, lines of a terminal, and the words, numbers and paths in them."""
 
-from aotkit.text.one_line import printable
-from aotkit.text.paths import is_installed
-from aotkit.text.tables import aligned, grouped, markdown
+from aotkit.text.tables import aligned, fitted, grouped, html, html_rows, markdown, markdown_text
+from aotkit.text.terminal import Paint, paint_of, terminal_width, wrapped
+from aotkit.text.words import (
+    bytes_name,
+    counted,
+    flops_name,
+    is_installed,
+    listed,
+    operators,
+    printable,
+    seconds_name,
+    sum_known,
+)
 
 __all__ = [
+    "Paint",
     "aligned",
+    "bytes_name",
+    "counted",
+    "fitted",
+    "flops_name",
     "grouped",
+    "html",
+    "html_rows",
     "is_installed",
+    "listed",
     "markdown",
+    "markdown_text",
+    "operators",
+    "paint_of",
     "printable",
+    "seconds_name",
+    "sum_known",
+    "terminal_width",
+    "wrapped",
 ]

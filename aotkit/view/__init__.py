@@ -1,4 +1,27 @@
-"""`Graphs` as data (`model`), the viewer that shows them in a notebook or a browser, and formats of other programs.
+"""The data of `Graphs.json()`: what it is (`schema`), the viewer, formats of other programs, what differs between two.
 
-What works on that data alone needs no torch, so nothing is imported here.
+Nothing of it needs torch.
 """
+
+from aotkit.view.compare import compared
+from aotkit.view.formats import model_explorer, render_dot, render_mermaid
+from aotkit.view.page import render_output, render_page
+from aotkit.view.records import Cost, SourceLine, total_cost
+from aotkit.view.result import GraphDiff
+from aotkit.view.schema import SCHEMA, read_graphs, require_graphs
+
+__all__ = [
+    "SCHEMA",
+    "Cost",
+    "GraphDiff",
+    "SourceLine",
+    "compared",
+    "model_explorer",
+    "read_graphs",
+    "render_dot",
+    "render_mermaid",
+    "render_output",
+    "render_page",
+    "require_graphs",
+    "total_cost",
+]

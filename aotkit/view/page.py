@@ -1,7 +1,7 @@
-"""`Graphs.json()` as a page that shows it, and as the output of a notebook's cell.
+"""Data as a page that shows it, and as the output of a notebook's cell.
 
 Nothing of the user's can act as markup: the data stands in a script element of type application/json, where a `<` is
-escaped, and viewer.js makes text nodes of it.
+escaped, and the scripts make text nodes of it.
 """
 
 import base64
@@ -9,10 +9,9 @@ import hashlib
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from aotkit.text import printable
 
@@ -37,57 +36,48 @@ _OUTPUT = """<div id="{id}" class="aotkit-viewer" style="height:{height}px;overf
 <script type="application/json">{data}</script>
 <script type="module">{script}</script>
 """
+# What data is of -> the programs that show it, function of the last of them, pixels in a notebook. diff.js calls
+# functions of viewer.js, and its style sheet uses the colours of viewer.css.
+_PROGRAMS = {"graphs": (("viewer",), "mount", 640), "diff": (("viewer", "diff"), "mountDiff", 900)}
+Kind = Literal["graphs", "diff"]
 
 
-@dataclass(frozen=True)
-class Program:
-    """A script, the function of it that shows data in an element, `mount(host, data, css)`, and its style sheet."""
+def render_page(data: Mapping[str, Any], title: str = "", kind: Kind = "graphs") -> str:
+    """A page that needs nothing else. Its policy lets it load nothing and run no other script.
 
-    script: str
-    mount: str
-    style: str
-
-
-def viewer() -> Program:
-    """The viewer of one `Graphs.json()`."""
-    return Program(packaged("aotkit.view", "viewer.js"), "mount", packaged("aotkit.view", "viewer.css"))
-
-
-def packaged(package: str, name: str) -> str:
-    """The text of a file of a package; a script without its exports, for it shall stand in a page."""
-    return (files(package) / name).read_text(encoding="utf-8").replace("export function", "function")
-
-
-def render_page(data: Mapping[str, Any]) -> str:
-    """A page that shows the data of `as_json` and needs nothing else: no network, no other file."""
-    return page(data["name"], data, viewer())
-
-
-def render_output(data: Mapping[str, Any], fallback: str) -> str:
-    """The same for a notebook's cell, live or exported. Where scripts do not run, it is the HTML of `fallback`."""
-    return output(fallback, data, viewer(), 640)
-
-
-def page(title: str, data: Mapping[str, Any], program: Program) -> str:
-    """A page that shows data by a program. Its policy lets it load nothing and run no other script."""
-    script = _script("aotkit", program)
+    Args:
+        title: the name of the graphs, by default.
+    """
+    script = _script("aotkit", kind)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:"
-    return _PAGE.format(policy=policy, title=escape(printable(title)), id="aotkit", data=_embedded(data), script=script)
+    return _PAGE.format(
+        policy=f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:",
+        title=escape(printable(title or data["name"])),
+        id="aotkit",
+        data=_embedded(data),
+        script=script,
+    )
 
 
-def output(fallback: str, data: Mapping[str, Any], program: Program, height: int) -> str:
-    """The same for a notebook's cell, in so many pixels; `fallback` is HTML, for where scripts do not run."""
+def render_output(data: Mapping[str, Any], fallback: str, kind: Kind = "graphs") -> str:
+    """The same for a notebook's cell, live or exported; `fallback` is HTML, for where scripts do not run."""
     name = f"aotkit-{uuid.uuid4().hex}"
-    script = _script(name, program)
+    script, height = _script(name, kind), _PROGRAMS[kind][2]
     return _OUTPUT.format(id=name, height=height, fallback=fallback, data=_embedded(data), script=script)
 
 
-def _script(name: str, program: Program) -> str:
-    """The program, and the line that lets it show, in the element of that id, the data that follows it."""
+def _script(name: str, kind: Kind) -> str:
+    """The programs, and the line that lets them show, in the element of that id, the data that follows it."""
+    programs, mount, _ = _PROGRAMS[kind]
+    script, style = ("\n".join(_packaged(f"{one}.{ending}") for one in programs) for ending in ("js", "css"))
     start = f"const host = document.getElementById({json.dumps(name)});\n"
     data = "JSON.parse(host.nextElementSibling.textContent)"
-    return f"{program.script}\n{start}{program.mount}(host, {data}, {json.dumps(program.style)});\n"
+    return f"{script}\n{start}{mount}(host, {data}, {json.dumps(style)});\n"
+
+
+def _packaged(name: str) -> str:
+    """The text of a file; a script without its exports, for it shall stand in a page."""
+    return (files("aotkit.view") / name).read_text(encoding="utf-8").replace("export function", "function")
 
 
 def _embedded(data: Mapping[str, Any]) -> str:

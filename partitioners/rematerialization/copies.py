@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from torch.fx import GraphModule, Node
 
-from aotkit.inspection.nodes import output_nodes
+from aotkit.inspection import output_nodes
 from aotkit.partitioners.rematerialization.fusion import kernels_of, readers_of, viewed
 from aotkit.partitioners.rematerialization.values import is_barrier, is_free
 from aotkit.passes import changes_inputs, is_pointwise, is_random, is_tensor, storages

@@ -10,7 +10,7 @@ from itertools import compress
 
 from torch.fx import Node
 
-from aotkit.inspection.nodes import producer
+from aotkit.inspection import producer
 from aotkit.joint import Sides
 from aotkit.partitioners.rematerialization.devices import Device
 from aotkit.partitioners.rematerialization.fusion import Fusion, readers_of, viewed

@@ -14,8 +14,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from aotkit.inspection.memory import Span, bytes_alive
-from aotkit.inspection.nodes import producer
+from aotkit.inspection import Span, bytes_alive, producer
 from aotkit.joint import Sides
 from aotkit.partitioners.rematerialization.values import Values, is_cheap
 from aotkit.passes import is_tensor

@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from aotkit.inspection.memory import Span
+from aotkit.inspection import Span
 from aotkit.partitioners.rematerialization.lifetimes import Lifetimes
 from aotkit.partitioners.rematerialization.segments import Segment
 

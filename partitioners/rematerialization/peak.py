@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from aotkit.inspection.memory import bytes_alive
+from aotkit.inspection import bytes_alive
 from aotkit.partitioners.rematerialization.bounds import HALF, Narrowed, ascend
 from aotkit.partitioners.rematerialization.lifetimes import Lifetimes
 from aotkit.partitioners.rematerialization.paths import Path, Paths

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from aotkit.graphs import Graphs
 from aotkit.inspection import render_text
-from aotkit.inspection.nodes import bytes_name, dtype_name
+from aotkit.inspection.nodes import dtype_name
+from aotkit.text import bytes_name
 
 GraphsOf = Callable[..., Graphs]
 

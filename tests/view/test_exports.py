@@ -10,7 +10,7 @@ from torch import nn
 
 import aotkit
 from aotkit.cli import main
-from aotkit.view.mermaid import MOST_NODES, render_mermaid
+from aotkit.view.formats import MOST_NODES, render_mermaid
 
 HOSTILE = 'a"]; b\\ <b>`x`</b>\\N\n&lt; #60; $$ _e_ **f** [l](u) style:#x; end %% --> {x|y} \u2028'
 

@@ -8,11 +8,11 @@ from torch.autograd.profiler import profile
 
 import aotkit
 from aotkit.benchmark.evaluation import evaluate
-from aotkit.inspection.nodes import bytes_name
 from aotkit.launches.allocations import most_allocated
 from aotkit.testing.case import Inputs
 from aotkit.testing.zoo import CASES
-from aotkit.view.schema import require_graphs
+from aotkit.text import bytes_name
+from aotkit.view import require_graphs
 from tests.view.models import MODELS, Transformer, tutorial_loss, views
 
 CPU = torch.device("cpu")

@@ -12,14 +12,16 @@ import torch
 
 import aotkit
 from aotkit import cli
-from aotkit.graph_diff.compare import compared
-from aotkit.graph_diff.page import render_page as render_diff
-from aotkit.view.dot import render_dot
-from aotkit.view.mermaid import render_mermaid
-from aotkit.view.model_explorer import model_explorer
-from aotkit.view.page import render_page
-from aotkit.view.reading import read_graphs
-from aotkit.view.schema import require_graphs
+from aotkit.view import (
+    compared,
+    model_explorer,
+    read_graphs,
+    render_dot,
+    render_mermaid,
+    render_page,
+    require_graphs,
+)
+from aotkit.view.result import shown as shown_of
 
 ADVICE = "Write one by json.dump(graphs.json(), file)."
 MISSING = object()
@@ -83,7 +85,8 @@ def shown(data, sound):
     for found in (compared(data, sound), compared(sound, data)):
         yield str(found)
         yield json.dumps(found.json())
-        yield render_diff(found)
+        yield render_page(shown_of(found), f"{data['name']} | {sound['name']}", kind="diff")
+        yield found._repr_html_()
 
 
 @pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.sweep)])

@@ -9,8 +9,8 @@ from torch.autograd.profiler import profile
 import aotkit
 from aotkit.benchmark import transformers_models as hf
 from aotkit.benchmark.models import MLP, ResNet, UNet
-from aotkit.inspection.nodes import bytes_name
 from aotkit.launches.allocations import most_allocated
+from aotkit.text import bytes_name
 
 SEED = 8  # bytes, for random numbers: an input of the graphs that no caller holds
 SMALL = {"layers": 2, "heads": 4, "width": 64, "batch": 4, "length": 32}

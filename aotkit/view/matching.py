@@ -11,9 +11,8 @@ least operator and literals. What follows from it then matches again.
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 Data = Mapping[str, Any]
@@ -26,10 +25,10 @@ def values(a: Data, b: Data) -> tuple[list[int], list[int]]:
     """For each node of A, and for each of B, the number of its value."""
     known: dict[Hashable, int] = {}
     given_a, given_b = _inputs(a, b)
-    of_a = _Numbering(a, known).run(given_a)
-    strict = set(_Numbering(b, dict(known)).run(given_b))
+    of_a = _numbered(a, known, given_a)
+    strict = set(_numbered(b, dict(known), given_b))
     similar = _Similar(a, of_a, {value for value in of_a if value in strict})
-    return of_a, _Numbering(b, known).run(given_b, similar)
+    return of_a, _numbered(b, known, given_b, similar)
 
 
 def types(data: Data) -> list[Type]:
@@ -42,7 +41,7 @@ def types(data: Data) -> list[Type]:
     return [tuple((t["dtype"], tuple(map(named, t["shape"]))) for t in node["tensors"]) for node in data["nodes"]]
 
 
-def place(data: Data, node: Data) -> Hashable:
+def _place(data: Data, node: Data) -> Hashable:
     """Where in the user's program a node comes from, though lines may have moved; None if that is not known."""
     if node["source"] is None:
         return node["module"] or None
@@ -76,41 +75,40 @@ def paired(a: Iterable[T], b: Iterable[T], *keys: Callable[[T], Hashable]) -> It
 
 def is_operation(node: Data) -> bool:
     """Whether it calls an operator, other than to pick one of several results or to compute a size."""
-    return node["class"] not in ("input", "size") and node["operator"] != "getitem" and not is_constant(node)
+    return node["class"] not in ("input", "size") and node["operator"] != "getitem" and not _is_constant(node)
 
 
-def is_constant(node: Data) -> bool:
+def _is_constant(node: Data) -> bool:
     """Whether it is a tensor, or a graph, that the graph holds."""
     return bool(node["call"]) and node["call"] == f"constant {node['target']}"
 
 
-class _Numbering:
-    """Numbers for the values of one side; `known` has those given so far, by what is computed."""
+def _numbered(
+    data: Data, known: dict[Hashable, int], given: Mapping[int, Hashable], similar: "_Similar | None" = None
+) -> list[int]:
+    """The number of each node of one side.
 
-    def __init__(self, data: Data, known: dict[Hashable, int]) -> None:
-        self._nodes, self._known = data["nodes"], known
-        self._types = types(data)
-        self._places = [place(data, node) for node in self._nodes]
-        self._saved = {row["placeholder"]: row["node"] for row in data["saved"]}
-
-    def run(self, given: Mapping[int, Hashable], similar: "_Similar | None" = None) -> list[int]:
-        """The number of each node; `given` says what inputs and constants are."""
-        numbers: list[int] = []
-        drawn: dict[Hashable, int] = defaultdict(int)
-        for i, node in enumerate(self._nodes):
-            if i in self._saved:
-                numbers.append(numbers[self._saved[i]])
-                continue
-            reads = tuple(numbers[j] for j in node["inputs"])
-            key: Hashable = given.get(i, (node["call"], reads))
-            if node["class"] == "random":  # each draw is a value of its own
-                drawn[key] += 1
-                key = key, drawn[key]
-            if key not in self._known:
-                found = similar.find(node, reads, self._types[i], self._places[i]) if similar else None
-                self._known[key] = len(self._known) if found is None else found
-            numbers.append(self._known[key])
-        return numbers
+    Args:
+        known: the numbers given so far, by what is computed; gets more.
+        given: what inputs and constants are.
+    """
+    numbers: list[int] = []
+    drawn: dict[Hashable, int] = defaultdict(int)
+    saved = {row["placeholder"]: row["node"] for row in data["saved"]}
+    for i, (node, kind) in enumerate(zip(data["nodes"], types(data), strict=True)):
+        if i in saved:
+            numbers.append(numbers[saved[i]])
+            continue
+        reads = tuple(numbers[j] for j in node["inputs"])
+        key: Hashable = given.get(i, (node["call"], reads))
+        if node["class"] == "random":  # each draw is a value of its own
+            drawn[key] += 1
+            key = key, drawn[key]
+        if key not in known:
+            found = similar.find(node, reads, kind, _place(data, node)) if similar else None
+            known[key] = len(known) if found is None else found
+        numbers.append(known[key])
+    return numbers
 
 
 class _Similar:
@@ -120,12 +118,10 @@ class _Similar:
         self._taken = taken
         self._reads: dict[int, tuple[int, ...]] = {}
         self._waiting: dict[Hashable, deque[int]] = defaultdict(deque)
-        kinds = types(a)
-        for i, node in enumerate(a["nodes"]):
-            value = numbers[i]
+        for value, node, kind in zip(numbers, a["nodes"], types(a), strict=True):
             if value not in taken and value not in self._reads:
                 self._reads[value] = tuple(numbers[j] for j in node["inputs"])
-                for key in _similarities(node, self._reads[value], kinds[i], place(a, node)):
+                for key in _similarities(node, self._reads[value], kind, _place(a, node)):
                     self._waiting[key].append(value)
 
     def find(self, node: Data, reads: tuple[int, ...], kind: Type, where: Hashable) -> int | None:
@@ -153,8 +149,7 @@ def _similarities(node: Data, reads: tuple[int, ...], kind: Type, where: Hashabl
         yield "call", node["graph"], node["call"], where
 
 
-@dataclass(frozen=True)
-class _Given:
+class _Given(NamedTuple):
     """An input or a constant: `kind` is "input", "tangent" or "constant"; `nodes` are those that stand for it."""
 
     kind: str
@@ -191,6 +186,6 @@ def _given(data: Data) -> list[_Given]:
         if node["class"] == "input" and i not in saved:
             kind = "input" if node["graph"] == "forward" else "tangent"
             found.append(_Given(kind, node["label"], kinds[i], (i,)))
-        elif is_constant(node):
+        elif _is_constant(node):
             constants[node["target"]].append(i)
     return found + [_Given("constant", name, kinds[nodes[0]], tuple(nodes)) for name, nodes in constants.items()]

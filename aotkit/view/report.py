@@ -1,19 +1,18 @@
-"""A `GraphDiff` as titles and tables of text, which text, Markdown and HTML show in their ways."""
+"""A `GraphDiff` as titles and tables of text."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from aotkit.graph_diff.records import Fused, Fusion, Operation, Pair, Saved, is_kept_alike
-from aotkit.inspection.costs import total_cost
-from aotkit.inspection.kernels import operators
-from aotkit.inspection.nodes import bytes_name
-from aotkit.text import printable
+from aotkit.text import bytes_name, counted, operators, printable
+from aotkit.view.records import Fused, Fusion, Operation, Pair, Saved, total_cost
 
 if TYPE_CHECKING:
-    from aotkit.graph_diff.result import GraphDiff
+    from aotkit.view.result import GraphDiff
 
 T = TypeVar("T", Operation, Saved)
+Pairs = Sequence[Pair[Operation]]
 TOTALS = {
     "saved_bytes": "saved activations",
     "alive_bytes": "saved, but alive anyway",
@@ -51,7 +50,7 @@ def headings(diff: "GraphDiff") -> list[str]:
     return [
         printable(
             f"{side}  {data['name']}: backend {data['backend']}, partition {data['partition']}, torch {data['torch']}"
-            + ("" if data["kernels"] is None else f", {_count(len(data['kernels']), 'kernel')}")
+            + ("" if data["kernels"] is None else f", {counted(len(data['kernels']), 'kernel')}")
         )
         for side, data in (("A", diff.a), ("B", diff.b))
     ]
@@ -78,71 +77,76 @@ def _printable(section: Section) -> Section:
 
 
 def _totals(diff: "GraphDiff") -> Section:
-    def row(name: str) -> Row:
-        a, b = diff.totals[name]
-        text: Callable[[int], str] = bytes_name if name.endswith("bytes") else str
-        return Row((TOTALS[name], text(a), text(b), _change(a, b, text)))
+    rows = [_counts(title, diff.totals[name], bytes_name if "bytes" in name else str) for name, title in TOTALS.items()]
+    return Section("totals", COUNTED, rows)
 
-    return Section("totals", COUNTED, [row(name) for name in TOTALS])
+
+def _counts(name: str, numbers: tuple[int, int], text: Callable[[int], str] = str) -> Row:
+    a, b = numbers
+    change = f"{'+' if b > a else '-'}{text(abs(b - a))}" if a != b else ""
+    return Row((name, text(a), text(b), change))
 
 
 def _saved(saved: Sequence[Pair[Saved]]) -> Iterator[Section]:
     for side, pairs in _only(saved).items():
-        alone = [(pair, one) for pair in pairs if (one := pair.a or pair.b)]
         rows = [
-            _row((one.name, one.type, bytes_name(one.nbytes), one.reason or one.kind, _line(pair)), [pair])
-            for pair, one in alone
+            _row([pair], one.name, one.type, bytes_name(one.nbytes), one.reason or one.kind, _line(pair))
+            for pair, one in ((pair, pair.one) for pair in pairs)
         ]
-        title = f"saved only in {side}: {_storages([one for _, one in alone])}"
-        yield Section(title, ("name", "type", "bytes", "why", "line"), rows)
+        yield Section(f"saved only in {side}: {_storages(pairs)}", ("name", "type", "bytes", "why", "line"), rows)
     for alike, title in ((False, "saved in both, not alike"), (True, "saved in both")):
-        both = [(pair, pair.a, pair.b) for pair in saved if pair.a and pair.b and is_kept_alike(pair) == alike]
+        both = [(pair, a, b) for pair, a, b in _both(saved) if is_kept_alike(pair) == alike]
         rows = [
-            _row((a.name, b.name, a.type, b.type, bytes_name(a.nbytes), bytes_name(b.nbytes), _line(pair)), [pair])
+            _row([pair], a.name, b.name, a.type, b.type, bytes_name(a.nbytes), bytes_name(b.nbytes), _line(pair))
             for pair, a, b in both
         ]
-        yield Section(f"{title}: {_storages([a for _, a, _ in both])}", SAVED_IN_BOTH, rows, folded=alike)
+        yield Section(f"{title}: {_storages([pair for pair, _, _ in both])}", SAVED_IN_BOTH, rows, folded=alike)
 
 
-def _recomputed(recomputed: Sequence[Pair[Operation]]) -> Iterator[Section]:
+def is_kept_alike(pair: Pair[Saved]) -> bool:
+    """Whether both sides save it, in as many bytes; as an activation in both, or in neither."""
+    if pair.a is None or pair.b is None:
+        return False
+    return pair.a.nbytes == pair.b.nbytes and (pair.a.kind == "activation") == (pair.b.kind == "activation")
+
+
+def _recomputed(recomputed: Pairs) -> Iterator[Section]:
     parts = {f"only in {side}": pairs for side, pairs in _only(recomputed).items()}
-    parts["in both"] = [pair for pair in recomputed if pair.a and pair.b]
+    parts["in both"] = [pair for pair, _, _ in _both(recomputed)]
     for where, pairs in parts.items():
-        rows = [_row((_names(group), _cost(group), _line(group[0])), group) for group in _by_line(pairs)]
+        rows = [_row(group, _names(group), _cost(group), _line(group[0])) for group in _by_line(pairs)]
         title = f"recomputed {where}: {_cost(pairs)}"
         yield Section(title, ("operations", "cost", "line"), rows, folded=where == "in both")
 
 
 def _operations(diff: "GraphDiff") -> Iterator[Section]:
-    counts = [Row((name, str(a), str(b), _change(a, b, str))) for name, (a, b) in diff.operators.items()]
+    counts = [_counts(name, numbers) for name, numbers in diff.operators.items()]
     yield Section("operators of which one has more", COUNTED, counts)
     in_a, in_b = _only(diff.only).values()
-    rows = [_row((*map(_names, _only(group).values()), _line(group[0])), group) for group in _by_line(diff.only)]
+    rows = [_row(group, *map(_names, _only(group).values()), _line(group[0])) for group in _by_line(diff.only)]
     title = f"operations: {len(in_a)} only in A, {len(in_b)} only in B"
     yield Section(title, ("only in A", "only in B", "line"), rows)
     for here, there in (("forward", "backward"), ("backward", "forward")):
-        moved = [pair for pair in diff.moved if pair.a and pair.a.graph == here]
-        rows = [_row((_names(group), _line(group[0])), group) for group in _by_line(moved)]
-        title = f"in {here} of A, in {there} of B: {_count(len(moved), 'operation')}"
+        moved = [pair for pair in diff.moved if pair.one.graph == here]
+        rows = [_row(group, _names(group), _line(group[0])) for group in _by_line(moved)]
+        title = f"in {here} of A, in {there} of B: {counted(len(moved), 'operation')}"
         yield Section(title, ("operations", "line"), rows)
-    changed = [(pair, pair.a, pair.b) for pair in diff.changed if pair.a and pair.b]
     rows = [
-        _row((*(f"{one.expression or one.name}: {one.type}" for one in (a, b)), _line(pair)), [pair])
-        for pair, a, b in changed
+        _row([pair], *(f"{one.expression or one.name}: {one.type}" for one in (a, b)), _line(pair))
+        for pair, a, b in _both(diff.changed)
     ]
-    title = f"with other arguments, or of another type: {len(changed)}"
-    yield Section(title, ("in A", "in B", "line"), rows)
+    yield Section(f"with other arguments, or of another type: {len(rows)}", ("in A", "in B", "line"), rows)
 
 
 def _regions(diff: "GraphDiff") -> Section:
     def regions(side: Sequence[Fused]) -> str:
-        return ", ".join(f"{one.backend} {one.graph}: {_count(len(one.nodes), 'operation')}" for one in side)
+        return ", ".join(f"{one.backend} {one.graph}: {counted(len(one.nodes), 'operation')}" for one in side)
 
     def alone(side: Sequence[Fused], nodes: Sequence[Any]) -> str:
         return operators([nodes[i]["operator"] for one in side for i in one.alone])
 
     rows = [
-        _group_row((regions(f.a), regions(f.b), alone(f.a, diff.a["nodes"]), alone(f.b, diff.b["nodes"])), f)
+        _fused(f, regions(f.a), regions(f.b), alone(f.a, diff.a["nodes"]), alone(f.b, diff.b["nodes"]))
         for f in diff.fusions
     ]
     columns = ("regions of A", "regions of B", "fused in A alone", "fused in B alone")
@@ -157,36 +161,23 @@ def _kernels(diff: "GraphDiff") -> Section:
         alone = operators([name for names in named if len(names) == 1 for name in names])
         return " | ".join([*fused, *([f"one by one: {alone}"] if alone else [])])
 
-    rows = [
-        _group_row(
-            (
-                ", ".join(dict.fromkeys(one.graph for one in (*f.a, *f.b))),
-                kernels(f.a, diff.a["nodes"]),
-                kernels(f.b, diff.b["nodes"]),
-            ),
-            f,
-        )
-        for f in diff.kernels
-    ]
+    rows = []
+    for f in diff.kernels:
+        graphs = ", ".join(dict.fromkeys(one.graph for one in (*f.a, *f.b)))
+        rows.append(_fused(f, graphs, kernels(f.a, diff.a["nodes"]), kernels(f.b, diff.b["nodes"])))
     return Section(_fused_differently(diff.kernels, "kernel"), ("graph", "kernels of A", "kernels of B"), rows)
 
 
 def _fused_differently(fusions: Sequence[Fusion], noun: str) -> str:
     a, b = sum(len(f.a) for f in fusions), sum(len(f.b) for f in fusions)
-    return f"fused differently: {_count(a, noun)} of A, {_count(b, noun)} of B"
-
-
-def _group_row(cells: tuple[str, ...], fusion: Fusion) -> Row:
-    a, b = (tuple(i for one in side for i in one.nodes) for side in (fusion.a, fusion.b))
-    return Row(cells, a, b)
+    return f"fused differently: {counted(a, noun)} of A, {counted(b, noun)} of B"
 
 
 def _inputs(diff: "GraphDiff") -> Section:
     rows = [
-        _row((side, one.role, one.name, one.type), [pair])
+        _row([pair], side, pair.one.role, pair.one.name, pair.one.type)
         for side, pairs in _only(diff.inputs).items()
         for pair in pairs
-        if (one := pair.a or pair.b)
     ]
     return Section("inputs of one alone", ("", "role", "name", "type"), rows)
 
@@ -205,54 +196,53 @@ def _outputs(diff: "GraphDiff") -> Section:
     return Section(f"outputs computed otherwise: {len(rows)}", ("", "in A", "in B"), rows)
 
 
-def _line(pair: Pair[Operation] | Pair[Saved]) -> str:
-    """`model.py:28  x = self.norm(x)`, as A has it."""
-    one = pair.a or pair.b
-    return f"{one.source}  {one.code}".strip() if one else ""
+def _row(pairs: Sequence[Pair[T]], *cells: str) -> Row:
+    a = tuple(i for pair in pairs if pair.a for i in pair.a.nodes)
+    return Row(cells, a, tuple(i for pair in pairs if pair.b for i in pair.b.nodes))
 
 
-def _by_line(pairs: Iterable[Pair[Operation]]) -> list[list[Pair[Operation]]]:
-    """Those of the same line of source together; it may have moved in its file."""
-    groups: dict[str, list[Pair[Operation]]] = {}
-    for pair in pairs:
-        one = pair.a or pair.b
-        groups.setdefault(one.code or one.source if one else "", []).append(pair)
-    return list(groups.values())
+def _fused(fusion: Fusion, *cells: str) -> Row:
+    return Row(cells, *(tuple(i for one in side for i in one.nodes) for side in (fusion.a, fusion.b)))
 
 
 def _only(pairs: Sequence[Pair[T]]) -> dict[str, list[Pair[T]]]:
     return {"A": [pair for pair in pairs if pair.b is None], "B": [pair for pair in pairs if pair.a is None]}
 
 
-def _row(cells: tuple[str, ...], pairs: Sequence[Pair[Operation]] | Sequence[Pair[Saved]]) -> Row:
-    a = tuple(i for pair in pairs if pair.a for i in pair.a.nodes)
-    return Row(cells, a, tuple(i for pair in pairs if pair.b for i in pair.b.nodes))
+def _both(pairs: Sequence[Pair[T]]) -> list[tuple[Pair[T], T, T]]:
+    return [(pair, pair.a, pair.b) for pair in pairs if pair.a and pair.b]
 
 
-def _names(pairs: Iterable[Pair[Operation]]) -> str:
-    return operators([one.operator for pair in pairs if (one := pair.a or pair.b)])
+def _line(pair: Pair[T]) -> str:
+    """`model.py:28  x = self.norm(x)`, as A has it."""
+    return f"{pair.one.source}  {pair.one.code}".strip()
 
 
-def _cost(pairs: Sequence[Pair[Operation]]) -> str:
+def _by_line(pairs: Pairs) -> list[Pairs]:
+    """Those of the same line of source together; it may have moved in its file."""
+    groups = defaultdict(list)
+    for pair in pairs:
+        groups[pair.one.code or pair.one.source].append(pair)
+    return list(groups.values())
+
+
+def _names(pairs: Pairs) -> str:
+    return operators([pair.one.operator for pair in pairs])
+
+
+def _cost(pairs: Pairs) -> str:
     """`20 operations, 1.2 MiB moved, 4 views`: as B has them, where both do."""
-    found = [one for pair in pairs if (one := pair.b or pair.a)]
-    costs = [one.cost for one in found if one.cost is not None]
+    found = [(pair.b or pair.one).cost for pair in pairs]
+    costs = [cost for cost in found if cost is not None]
     views = len(found) - len(costs)
-    parts = [f"{_count(len(costs), 'operation')}, {total_cost(costs)}"] if costs else []
-    return ", ".join([*parts, *([_count(views, "view")] if views else [])])
+    parts = [f"{counted(len(costs), 'operation')}, {total_cost(costs)}"] if costs else []
+    return ", ".join([*parts, *([counted(views, "view")] if views else [])])
 
 
-def _storages(saved: Sequence[Saved]) -> str:
-    """`3 storages, 8.0 KiB; 2 alive anyway`."""
-    sizes = [one.nbytes or 0 for one in saved if one.kind == "activation"]
-    others = len(saved) - len(sizes)
-    text = f"{_count(len(sizes), 'storage')}, {bytes_name(sum(sizes))}"
+def _storages(saved: Iterable[Pair[Saved]]) -> str:
+    """`3 storages, 8.0 KiB; 2 alive anyway`, as A has them."""
+    found = [pair.one for pair in saved]
+    sizes = [one.nbytes or 0 for one in found if one.kind == "activation"]
+    others = len(found) - len(sizes)
+    text = f"{counted(len(sizes), 'storage')}, {bytes_name(sum(sizes))}"
     return text + (f"; {others} alive anyway" if others else "")
-
-
-def _change(a: int, b: int, text: Callable[[int], str]) -> str:
-    return f"{'+' if b > a else '-'}{text(abs(b - a))}" if a != b else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

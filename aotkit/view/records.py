@@ -1,11 +1,64 @@
-"""What a `GraphDiff` consists of. Nodes are indices into `nodes` of the `Graphs.json()` of their side."""
+"""Parts of `Graphs.json()` as classes, and what a `GraphDiff` consists of.
 
+Nodes are indices into `nodes` of the `Graphs.json()` of their side.
+"""
+
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from aotkit.inspection import Cost
+from aotkit.text import bytes_name, flops_name, seconds_name, sum_known
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """One line of the user's code: path of the file, line number, stripped text, name of the function it is in."""
+
+    file: str
+    line: int
+    code: str
+    function: str
+
+    def __str__(self) -> str:
+        # A notebook's cell is a file of a meaningless name.
+        cell = "ipykernel" in self.file or self.file.startswith("<ipython")
+        return f"{'cell' if cell else os.path.basename(self.file)}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one operation, or of several together.
+
+    Attributes:
+        nbytes: read and written by a kernel of its own, each tensor as a whole; None if a size depends on data.
+        flops: of matrix products, convolutions and attention.
+        seconds: by the partitioner's estimate, which may count on fusion; None if it has made none.
+    """
+
+    nbytes: int | None
+    flops: int
+    seconds: float | None
+
+    def __str__(self) -> str:
+        parts = [f"{bytes_name(self.nbytes)} moved"]
+        if self.flops:
+            parts.append(flops_name(self.flops))
+        if self.seconds is not None:
+            parts.append(f"about {seconds_name(self.seconds)}")
+        return ", ".join(parts)
+
+
+def total_cost(costs: Iterable[Cost]) -> Cost:
+    """The sum; what is unknown of one is unknown of all."""
+    found = list(costs)
+    return Cost(
+        sum_known(cost.nbytes for cost in found),
+        sum(cost.flops for cost in found),
+        sum_known(cost.seconds for cost in found),
+    )
 
 
 @dataclass(frozen=True)
@@ -14,6 +67,13 @@ class Pair(Generic[T]):
 
     a: T | None
     b: T | None
+
+    @property
+    def one(self) -> T:
+        """That of A, if there is one."""
+        found = self.b if self.a is None else self.a
+        assert found is not None
+        return found
 
 
 @dataclass(frozen=True)
@@ -57,8 +117,7 @@ class Saved:
 
     Attributes:
         nodes: those of forward that are saved and lie in it; name, type, kind and reason are those of the first.
-        kind: "activation"; or what the caller holds anyway: "input", "view of input", "output", "view of output"; or
-            "symbolic size".
+        kind: as in `saved` of `Graphs.json()`: "activation", or what the caller holds anyway, or "symbolic size".
         nbytes: of the whole storage; None if that depends on data.
     """
 
@@ -78,9 +137,9 @@ class Fused:
 
     Attributes:
         graph: "forward" or "backward".
+        alone: those of its nodes that are in no region, or no kernel, on the other side, or are not there at all.
         backend: of a region; "" of a kernel.
         kernel: its name; "" of a region.
-        alone: those of its nodes that are in no region, or no kernel, on the other side, or are not there at all.
     """
 
     graph: str
@@ -106,10 +165,3 @@ class Output:
     position: int
     a: int | None
     b: int | None
-
-
-def is_kept_alike(pair: Pair[Saved]) -> bool:
-    """Whether both sides save it, in as many bytes; as an activation in both, or in neither."""
-    if pair.a is None or pair.b is None:
-        return False
-    return pair.a.nbytes == pair.b.nbytes and (pair.a.kind == "activation") == (pair.b.kind == "activation")

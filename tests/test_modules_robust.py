@@ -252,7 +252,7 @@ class TestDynamo:
 
     def test_a_call_after_dynamo_has_given_up_runs_eagerly_and_warns(self, monkeypatch):
         monkeypatch.setattr(aotkit.torch_private.dynamo, "MOST_DYNAMO_VARIANTS", 2)
-        monkeypatch.setattr(aotkit.torch_private.dynamo, "MOST_DYNAMO_VARIANTS", 2)
+        monkeypatch.setattr(aotkit.capture.dynamo, "MOST_DYNAMO_VARIANTS", 2)
         compiled = aotkit.compile(lambda x: x * x.dim(), backend="nop", capture="dynamo")
         inputs = [torch.ones((2,) * n) for n in range(1, 6)]
         for x in inputs[:2]:

@@ -208,10 +208,11 @@ def _packages() -> Iterator[Finding]:
 
 
 def _folders() -> Iterator[Finding]:
-    from aotkit.cli.cache_folders import cache_folders
+    from aotkit.torch_private import native
+    from aotkit.torch_private.inductor import cache_folder, triton_cache_folder
 
     try:
-        folders = cache_folders()
+        folders = {"aotkit": native.cache_folder(), "inductor": cache_folder(), "triton": triton_cache_folder()}
     except OSError as e:
         yield Finding("caches", "none", str(e))
         return

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.fx import GraphModule
 
-from aotkit import nn
 from aotkit.capture import CapturedCompiler, Randomness, recipe_of
 from aotkit.checking import CheckReport
 from aotkit.compiled import CompiledFunction, function_of
@@ -28,7 +27,7 @@ from aotkit.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from aotkit.graphs import Graphs
+from aotkit.inspection import Graphs
 from aotkit.interfaces import Backend, GraphCompiler, Kernel, Partitioner
 from aotkit.registry import (
     BackendSpec,
@@ -47,7 +46,8 @@ from aotkit.registry import (
 )
 from aotkit.view import GraphDiff, compared, require_graphs
 
-if TYPE_CHECKING:  # `aotkit` imports these when they are asked for: that takes another second
+if TYPE_CHECKING:  # `aotkit` imports these when they are asked for
+    from aotkit import nn
     from aotkit.benchmark import bench
     from aotkit.benchmark.frontier import frontier
 
@@ -204,7 +204,7 @@ def by_region(
         UnknownNameError, UnavailableError: a backend cannot be had.
         TypeError, ValueError: an argument is none of the above, or a backend gets nothing.
     """
-    from aotkit import regions
+    from aotkit.stages import regions
 
     options = regions.options_of(min_region_size, horizontal, skip_ops, strict)
     return regions.shared(named_backends(backends), options)

@@ -244,7 +244,7 @@ def get_backend(spec: BackendSpec) -> Backend:
     several = named_backends(spec if isinstance(spec, list | tuple) else [spec])  # type: ignore[list-item]
     if len(several) == 1 and several[0][1].declines is None:
         return several[0][1]
-    from aotkit import regions
+    from aotkit.stages import regions
 
     return regions.shared(several, regions.Options())
 
@@ -276,9 +276,12 @@ def _lookup_backend(name: str) -> AnyBackend:
     if prefix == "dynamo" and inner:
         from aotkit.torch_private.dynamo import dynamo_backend
 
-        return dynamo_backend(inner)
+        try:
+            return dynamo_backend(inner)
+        except LookupError as e:
+            raise UnknownNameError(str(e)) from None
     if prefix == "cudagraphs" and inner:
-        from aotkit.cuda_graphs import with_cuda_graphs
+        from aotkit.stages import with_cuda_graphs
 
         return with_cuda_graphs(get_backend(inner))
     return BACKENDS.lookup(name)

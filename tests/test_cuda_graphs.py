@@ -15,16 +15,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import aotkit
 import aotkit.stages.calls
-from aotkit.cuda_graphs import recordings, replay
-from aotkit.cuda_graphs.compiler import Recorder, passed_on, why_not, with_cuda_graphs
-from aotkit.cuda_graphs.replay import Replayed
 from aotkit.errors import UnavailableError
 from aotkit.interfaces import Backend
-from aotkit.launches.graph_launches import explained, launches_of
 from aotkit.passes.graphs import copy_graph
 from aotkit.passes.new_storages import IS_NEW_STORAGE
 from aotkit.registry import get_backend
 from aotkit.stages.calls import Product
+from aotkit.stages.cuda_graphs import recordings, replay
+from aotkit.stages.cuda_graphs.compiler import Recorder, passed_on, why_not, with_cuda_graphs
+from aotkit.stages.cuda_graphs.replay import Replayed
+from aotkit.stages.graph_launches import explained, launches_of
 from aotkit.torch_private.aotautograd import compile_alone, part_of_graph
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 import aotkit
 from aotkit.backends.inductor_graphs.provenance import kernels_of
 from aotkit.benchmark.workloads import tutorial, tutorial_inputs
-from aotkit.inspection.nodes import packet_name
-from aotkit.launches.graph_launches import Operators, computes
+from aotkit.passes.nodes import packet_name
+from aotkit.stages.graph_launches import Operators, computes
 
 
 def block(x, w, b):

@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 import aotkit
 from aotkit.benchmark.workloads import gpt2, padded_texts
+from aotkit.capture.shared_random import SharedRandom
 from aotkit.random.draws import Draws, hashed, key, new_seed
-from aotkit.random.shared import SharedRandom
 
 N = 2**16
 

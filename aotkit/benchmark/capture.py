@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.fx import GraphModule
 
-from aotkit.capture import Randomness, TensorReads
+from aotkit.capture import Randomness, SharedRandom, TensorReads
 from aotkit.interfaces import Decompositions
 from aotkit.joint import Joint
-from aotkit.random import Draws, SeedNeeded, SharedRandom, new_seed
+from aotkit.random import Draws, SeedNeeded, new_seed
 from aotkit.torch_private.aotautograd import trace
 
 

@@ -7,8 +7,8 @@ from functools import cached_property
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.inspection import Memory, looks_up_in, memories, packet_name
-from aotkit.passes import changes_inputs, flops, is_pointwise
+from aotkit.inspection import Memory, looks_up_in, memories
+from aotkit.passes import changes_inputs, flops, is_pointwise, packet_name
 from aotkit.torch_private.dispatch import pytree
 
 # Kernels of libraries, and those that no pointwise kernel runs into: besides all that does floating-point work.

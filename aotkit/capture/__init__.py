@@ -9,6 +9,7 @@ from aotkit.capture.dynamo import DynamoFunction
 from aotkit.capture.dynamo_graph import CapturedCompiler
 from aotkit.capture.entry import Entry, Failure
 from aotkit.capture.recipe import Randomness, Recipe, recipe_of
+from aotkit.capture.shared_random import SharedRandom
 from aotkit.capture.watching import TensorReads
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Failure",
     "Randomness",
     "Recipe",
+    "SharedRandom",
     "TensorReads",
     "flatten",
     "recipe_of",

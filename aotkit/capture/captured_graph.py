@@ -14,9 +14,11 @@ from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts, stat
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from aotkit.capture.shared_random import SharedRandom
 from aotkit.capture.watching import EagersDropout
-from aotkit.passes import SINCE_2_14, _calls, copy_graph, strides_of
-from aotkit.random import Draws, SharedRandom
+from aotkit.passes import SINCE_2_14, calls_of, copy_graph, strides_of
+from aotkit.random import Draws
+from aotkit.text import is_installed
 from aotkit.torch_private.dynamo import end_graph
 from aotkit.torch_private.fake_tensors import is_fake
 from aotkit.torch_private.fx import graph_module
@@ -184,8 +186,8 @@ def _has_other_strides(node: Node) -> bool:
 def assigned_data(gm: GraphModule) -> Sequence[int]:
     """The inputs to whose `.data` a graph that Dynamo captured assigns; none, if it changes other storages besides."""
     inputs = gm.graph.find_nodes(op="placeholder")
-    sets, assignments = _calls(gm.graph, (Tensor.set_,)), _assignments_by_set(gm.graph)
-    assigned = [node.args[0] for node in (*assignments, *_calls(gm.graph, SINCE_2_14))]
+    sets, assignments = calls_of(gm.graph, (Tensor.set_,)), _assignments_by_set(gm.graph)
+    assigned = [node.args[0] for node in (*assignments, *calls_of(gm.graph, SINCE_2_14))]
     if len(sets) != len(assignments) or not all(node in inputs for node in assigned):
         return ()
     return [inputs.index(node) for node in assigned]
@@ -201,10 +203,26 @@ def assign_data(gm: GraphModule) -> None:
 
 def _assignments_by_set(graph: Graph) -> dict[Node, Node]:
     """Where Dynamo has `set_` for `x.data = y`, and then counts that change of `x` back, as `.data` is not counted."""
-    pairs = [(node, user) for node in _calls(graph, (Tensor.set_,)) for user in node.users]
+    pairs = [(node, user) for node in calls_of(graph, (Tensor.set_,)) for user in node.users]
     return {node: user for node, user in pairs if getattr(user.target, "__name__", "") == "_lower_version_count_by_1"}
 
 
 def _assign(x: Tensor, data: Tensor) -> Tensor:
     x.data = data
     return x
+
+
+def graph_break_of(gm: GraphModule) -> str | None:
+    """Why Dynamo ended this graph before the function's end, and where; None if it did not."""
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return None
+    frame = next((f for f in reversed(reason.user_stack) if not is_installed(f.filename)), None)
+    frame = frame or (reason.user_stack[-1] if reason.user_stack else None)
+    where = f" at {frame.filename}:{frame.lineno}" if frame else ""
+    return f"{in_short(reason.reason)}{where}"
+
+
+def in_short(reason: str) -> str:
+    """A reason of Dynamo's without its advice."""
+    return reason.strip().partition("\n")[0]

@@ -1,20 +1,22 @@
 """Capture by TorchDynamo: what a function's Python code does with values of tensors stays in Python."""
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torch import Tensor
+
+from aotkit.capture.captured_graph import in_short
 from aotkit.capture.dynamo_graph import CapturedCompiler, CapturedGraph, Ran, ran
 from aotkit.capture.recipe import Recipe
 from aotkit.checking import CheckReport
 from aotkit.errors import AotkitError, TraceError
-from aotkit.graphs import Graphs
+from aotkit.inspection import Graphs
 from aotkit.random import random_state
-from aotkit.torch_private.dynamo import MOST_DYNAMO_VARIANTS, dynamo_compile, graph_breaks, in_short, limits_hit
-
-if TYPE_CHECKING:
-    from aotkit.launches import Kernels
+from aotkit.stages import Product
+from aotkit.torch_private.dynamo import MOST_DYNAMO_VARIANTS, dynamo_compile, graph_breaks, limits_hit
 
 NOTHING_TO_COMPILE = "TorchDynamo finds nothing to compile in it"
 LIMIT = (
@@ -52,15 +54,13 @@ class Visit:
         assert graphs is not None  # else it has an error
         return graphs
 
-    def kernels(self) -> "Kernels":
-        """What the only piece launches, timed on made-up inputs.
+    def launched(self) -> tuple[Graphs, Mapping[str, Product], Sequence[Tensor]]:
+        """The graphs of the only piece, what runs them, and no inputs: it may be timed on made-up ones.
 
         Raises:
             TraceError: there is none, or there are several.
         """
-        from aotkit.launches import kernels_of
-
-        return kernels_of(self.graphs, self._piece().products, ())
+        return self.graphs, self._piece().products, ()
 
     @property
     def report(self) -> CheckReport:
@@ -111,7 +111,8 @@ class DynamoFunction:
         # torch keeps compilers for ever, and would keep the function's module with it.
         nothing: Any = None
         self._compiler = CapturedCompiler(replace(recipe, fn=nothing), check, on_error)
-        self._call = dynamo_compile(recipe.fn, self._compiler, dynamic, strict)
+        too_many = functools.partial(_too_many, recipe.fn) if strict else None
+        self._call = dynamo_compile(recipe.fn, self._compiler, dynamic, own_errors=AotkitError, too_many=too_many)
 
     @property
     def entries(self) -> int:
@@ -181,6 +182,13 @@ class DynamoFunction:
             return LIMIT.format(MOST_DYNAMO_VARIANTS)
         reasons = "; ".join([*self._compiler.too_large, *self._breaks])
         return f"{NOTHING_TO_COMPILE} ({reasons})" if reasons else NOTHING_TO_COMPILE
+
+
+def _too_many(fn: Any) -> TraceError:
+    return TraceError(
+        f"Dynamo compiled {fn!r} {MOST_DYNAMO_VARIANTS} times, for different arguments each time, and gave up. Pass "
+        "what changes as tensors, or compile a part of it that is called with fewer variants."
+    )
 
 
 def _parts_in_eager(call: Ran, limited: bool) -> list[str]:

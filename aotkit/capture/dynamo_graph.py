@@ -17,6 +17,7 @@ from aotkit.capture.captured_graph import (
     captured_names,
     end_graph_of_foreign,
     fixed_scalars,
+    graph_break_of,
     graph_to_trace,
     strides_of_captured,
     uncompiled_graph,
@@ -24,13 +25,13 @@ from aotkit.capture.captured_graph import (
 from aotkit.capture.recipe import Recipe
 from aotkit.checking import Baseline, Budget, CheckReport, Plan, Run, Storages, at_once, checker, run_on_copies
 from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, TraceError, warn_of_fallback
-from aotkit.graphs import Graphs
+from aotkit.inspection import Graphs
 from aotkit.random import SeedNeeded, new_seed, random_state
 from aotkit.runtime import COMPILE_LOCK, Apart, collecting_later, hidden_overlap, mutation_pattern, way_in
 from aotkit.stages import Pipeline, Product
 from aotkit.torch_private.aotautograd import compile_captured, trace
 from aotkit.torch_private.aotautograd_metadata import Compiled
-from aotkit.torch_private.dynamo import ends_graph, graph_break_of, is_dynamos_own
+from aotkit.torch_private.dynamo import ends_graph, is_dynamos_own
 from aotkit.torch_private.fake_tensors import as_traced
 
 

@@ -3,9 +3,9 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,8 @@ from aotkit.capture.signature import Signature, outcome_in_eager
 from aotkit.capture.watching import TensorReads, no_other_randomness
 from aotkit.checking import Baseline, Budget, CheckReport, Outcome, at_once, checker, resized, unmoved
 from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, MismatchError, TraceError
-from aotkit.inspection import recording_source, user_line
-from aotkit.passes import generators_of, has_torch_operators, strides_of
+from aotkit.inspection import Graphs
+from aotkit.passes import generators_of, has_torch_operators, recording_source, strides_of, user_line
 from aotkit.random import SeedNeeded, new_seed, random_state
 from aotkit.registry import get_backend, get_partitioner
 from aotkit.runtime import (
@@ -29,13 +29,11 @@ from aotkit.runtime import (
     way_in,
     with_seed,
 )
+from aotkit.stages import Product
 from aotkit.torch_private.aotautograd import trace
 from aotkit.torch_private.aotautograd_metadata import Compiled, why_eager_outputs
 from aotkit.torch_private.fake_tensors import is_data_dependent, is_foreign_tensor
 from aotkit.torch_private.tensors import tensor_guard
-
-if TYPE_CHECKING:
-    from aotkit.launches import Kernels
 
 
 class Entry:
@@ -107,13 +105,10 @@ class Entry:
         """The result of the function; its tensors carry the compiled backward graph. May empty the list."""
         return self.rebuild(self.run_graphs(tensors))
 
-    def kernels(self, tensors: list[Tensor]) -> "Kernels":
-        """What the graphs launch, timed on copies of these inputs."""
-        from aotkit.launches import kernels_of
-
+    def launched(self, tensors: list[Tensor]) -> tuple[Graphs, Mapping[str, Product], Sequence[Tensor]]:
+        """The graphs, what runs them, and their inputs in a call with these."""
         with random_state():
-            inputs = [*tensors, *([new_seed()] if self._seeded else ())]
-        return kernels_of(self.graphs, self.products, inputs)
+            return self.graphs, self.products, [*tensors, *([new_seed()] if self._seeded else ())]
 
     def check(self, recipe: Recipe, signature: Signature, want: Any) -> None:
         """Compare with eager's outcome on copies of the same inputs; if they differ, find out why.

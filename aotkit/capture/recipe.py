@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from aotkit.graphs import Graphs
+from aotkit.capture.shared_random import SharedRandom
+from aotkit.inspection import Graphs
 from aotkit.interfaces import Backend, Partitioner
-from aotkit.random import Draws, SharedRandom
-from aotkit.registry import BackendSpec, default_backend, get_backend, get_partitioner, name_of
+from aotkit.random import Draws
+from aotkit.registry import BACKENDS, PARTITIONERS, BackendSpec, default_backend, get_backend, get_partitioner, name_of
 from aotkit.stages import Pipeline
 
 Randomness = Literal["shared", "torch"]
@@ -48,6 +49,21 @@ class Recipe:
             SeedNeeded: it draws, and there is none.
         """
         return SharedRandom(Draws(seed)) if self.random == "shared" else nullcontext()
+
+    def compiler_by_name(self, attribute: str, function: Any) -> str | None:
+        """How another process gets a graph compiler of the backend; None where it knows none of that name."""
+        name = self.backend_name
+        if name.startswith("dynamo:") or (
+            BACKENDS.is_installed(name) and getattr(get_backend(name), attribute) == function
+        ):
+            return f"aotkit.get_backend({name!r}).{attribute}"
+        return None
+
+    def partitioner_by_name(self) -> str | None:
+        """The same for the partitioner."""
+        name = self.partition_name
+        is_installed = PARTITIONERS.is_installed(name) and get_partitioner(name) == self.partition
+        return f"aotkit.get_partitioner({name!r})" if is_installed else None
 
     @property
     def subject(self) -> str:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from aotkit.errors import TraceError
-from aotkit.random import _other_random_states, random_state, watched_generator
+from aotkit.random import other_random_states, random_state, watched_generator
 from aotkit.torch_private.fake_tensors import fake_mode
 from aotkit.torch_private.switches import SWITCHED, environment
 from aotkit.torch_private.tensors import is_view
@@ -91,12 +91,12 @@ def no_other_randomness(name: str) -> Iterator[None]:
         TraceError: it draws from Python's or NumPy's generator, seeds torch's or sets its state, or leaves a switch
             such as the default dtype changed.
     """
-    before = pickle.dumps(_other_random_states())
+    before = pickle.dumps(other_random_states())
     seed = torch.initial_seed()
     switches = environment()[1:]
     with watched_generator() as generator:
         yield
-    if pickle.dumps(_other_random_states()) != before:
+    if pickle.dumps(other_random_states()) != before:
         raise TraceError(
             f"{name!r} draws random numbers from Python's or NumPy's generator; a compiled graph would repeat the "
             "same ones for ever. Draw with torch, or pass the numbers as arguments."

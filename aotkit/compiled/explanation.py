@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aotkit.errors import TraceError
-from aotkit.graphs import Graphs
-from aotkit.inspection import kernels_html, kernels_json, plain_page
+from aotkit.inspection import Graphs, kernels_html, kernels_json, plain_page
 from aotkit.text import paint_of, printable, terminal_width, wrapped
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class Explanation:
     tier: str | None = None
     entries: int = 0
     all_graphs: Sequence[Graphs] = field(default=(), repr=False, compare=False)
-    _measure: "Callable[[], Kernels] | None" = field(default=None, repr=False, compare=False)
+    _launched: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
 
     @functools.cached_property
     def kernels(self) -> "Kernels":
@@ -53,9 +52,11 @@ class Explanation:
         Raises:
             TraceError: it runs eagerly, or in several pieces; the message says why.
         """
-        if self._measure is None:
+        if self._launched is None:
             raise TraceError(f"{self.subject} launches no kernels of its own: such a call runs eagerly: {self.eager}.")
-        return self._measure()
+        from aotkit.launches import kernels_of
+
+        return kernels_of(*self._launched())
 
     @property
     def graphs(self) -> Graphs:

@@ -19,7 +19,7 @@ from aotkit.capture import DirectFunction, DynamoFunction, Entry, Failure, recip
 from aotkit.checking import CheckReport, raise_if_different
 from aotkit.compiled.explanation import Explanation
 from aotkit.errors import EagerOnly, OwnError, TraceError, warn_of_eager_call
-from aotkit.graphs import Graphs
+from aotkit.inspection import Graphs
 from aotkit.runtime import COMPILE_LOCK
 from aotkit.torch_private.switches import why_eager
 
@@ -148,7 +148,7 @@ class CompiledFunction(Generic[P, R]):
                 return describe(
                     eager=visit.eager, capture=None if visit.eager else "dynamo", handed_over=self._handed_over,
                     pieces=len(visit.pieces), breaks=visit.breaks, entries=found.entries,
-                    all_graphs=[piece.graphs for piece in visit.pieces if piece.graphs], _measure=visit.kernels,
+                    all_graphs=[piece.graphs for piece in visit.pieces if piece.graphs], _launched=visit.launched,
                 )  # fmt: skip
         except EagerOnly as e:
             return describe(eager=str(e), entries=len(self._direct))
@@ -156,10 +156,10 @@ class CompiledFunction(Generic[P, R]):
             raise e.error from None
         if isinstance(found, Failure):
             return describe(eager=str(found.error), entries=len(self._direct))
-        way, measure = found.way_in, functools.partial(found.kernels, tensors)
+        way = found.way_in
         return describe(
             detour=way.detour, tier=way.tier, capture="aot", pieces=1, entries=len(self._direct),
-            all_graphs=[found.graphs], _measure=measure,
+            all_graphs=[found.graphs], _launched=functools.partial(found.launched, tensors),
         )  # fmt: skip
 
     def _way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | DynamoFunction:

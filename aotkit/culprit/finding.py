@@ -13,7 +13,7 @@ from aotkit.culprit.pieces import steps_of
 from aotkit.culprit.result import Culprit, NotFound, ensure_time
 from aotkit.culprit.script import compiler_script
 from aotkit.culprit.search import Attempts, Wrong, compilations, first_wrong_prefix, left_out, smallest
-from aotkit.inspection import output_nodes, source_line
+from aotkit.passes import output_nodes, source_line
 
 if TYPE_CHECKING:
     from aotkit.capture import Recipe

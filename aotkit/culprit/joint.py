@@ -18,8 +18,7 @@ from aotkit.culprit.replay import as_graphs_run, compared, values_of
 from aotkit.culprit.result import Culprit, NotFound
 from aotkit.culprit.script import partitioner_script
 from aotkit.culprit.search import partitions, smallest_cut
-from aotkit.inspection import producer, source_line
-from aotkit.passes import copy_graph
+from aotkit.passes import copy_graph, producer, source_line
 
 if TYPE_CHECKING:
     from aotkit.capture import Recipe

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from aotkit.inspection import operator_name
 from aotkit.joint import JOINT_TAGS, are_alike, tangents_of
+from aotkit.passes import operator_name
 from aotkit.torch_private.fx import graph_module
 
 # Operators whose results have no values yet.

@@ -17,7 +17,6 @@ from aotkit.culprit.result import Culprit, NotFound
 from aotkit.culprit.search import Wrong
 from aotkit.joint import JOINT_TAGS
 from aotkit.random import random_state
-from aotkit.registry import BACKENDS, PARTITIONERS, get_backend, get_partitioner
 
 if TYPE_CHECKING:
     from aotkit.capture import Recipe
@@ -73,11 +72,7 @@ def compiler_script(culprit: Culprit, recipe: "Recipe", attribute: str, wrong: W
     """A program that reproduces a wrong compilation, by the compiler in this attribute of the backend."""
     name, backend, function = recipe.backend_name, recipe.backend, compiler_of(recipe.backend, attribute)
     attribute = attribute if getattr(backend, attribute) is not None else "fw_compiler"
-    is_named = name.startswith("dynamo:") or (
-        BACKENDS.is_installed(name) and getattr(get_backend(name), attribute) == function
-    )
-    named = f"aotkit.get_backend({name!r}).{attribute}" if is_named else None
-    code = _code(named, function, f"the graph compiler of backend {name!r}")
+    code = _code(recipe.compiler_by_name(attribute, function), function, f"the graph compiler of backend {name!r}")
     title = f"Backend {name!r} computes {culprit.node} ({culprit.operator}) of a {culprit.part} wrongly."
     return _script("compiler", function, code, title + _origin(culprit), wrong)
 
@@ -85,9 +80,7 @@ def compiler_script(culprit: Culprit, recipe: "Recipe", attribute: str, wrong: W
 def partitioner_script(culprit: Culprit, recipe: "Recipe", wrong: Wrong) -> str | None:
     """A program that reproduces a wrong partition."""
     name, function = recipe.partition_name, recipe.partition
-    is_named = PARTITIONERS.is_installed(name) and get_partitioner(name) == function
-    named = f"aotkit.get_partitioner({name!r})" if is_named else None
-    code = _code(named, function, f"the partitioner {name!r}")
+    code = _code(recipe.partitioner_by_name(), function, f"the partitioner {name!r}")
     where = f"at {culprit.node}" if culprit.node else "in what the two parts return"
     title = f"Partitioner {name!r} cuts a joint graph wrongly, {where}."
     return _script("partitioner", function, code, title + _origin(culprit), wrong)

@@ -13,8 +13,8 @@ from aotkit.culprit.parts import Part, copies_apart
 from aotkit.culprit.pieces import Piece, Step, joint_piece, live_values, nodes_of, piece_of
 from aotkit.culprit.replay import as_graphs_run, replay, replay_partition, values_of
 from aotkit.culprit.result import NotFound, ensure_time
-from aotkit.inspection import output_nodes
 from aotkit.interfaces import GraphCompiler, Partitioner
+from aotkit.passes import output_nodes
 
 Item = TypeVar("Item")
 
@@ -116,7 +116,7 @@ def compilations(part: Part, compiler: GraphCompiler, budget: Budget) -> Attempt
 
 def partitions(joint: Part, partition: Partitioner, budget: Budget) -> Attempts:
     """Attempts to make a partitioner fail, on pieces that torch's default partitioner cuts rightly."""
-    from aotkit.partitioners.default import partition as default_partition
+    from aotkit.joint import default_partition
 
     def judge(piece: Piece, inputs: Sequence[Tensor]) -> CheckReport:
         report = replay_partition(piece.gm, inputs, partition, piece.num_fwd_outputs, budget)

@@ -12,16 +12,9 @@ from torch.fx import Node
 
 from aotkit.inspection.lines import expression, input_labels
 from aotkit.inspection.memory import lifetimes
-from aotkit.inspection.nodes import (
-    dtype_name,
-    is_symbolic,
-    operator_name,
-    output_nodes,
-    packet_name,
-    size_hint,
-    type_name,
-)
+from aotkit.inspection.nodes import dtype_name, type_name
 from aotkit.inspection.saved import (
+    COPIED,
     recomputation_costs,
     recomputed_views,
     saved_bytes,
@@ -29,13 +22,22 @@ from aotkit.inspection.saved import (
     saved_values,
     storage_bytes,
 )
-from aotkit.inspection.source import module_path, module_stack, source_line
-from aotkit.text import printable
+from aotkit.passes import (
+    is_symbol,
+    module_path,
+    module_stack,
+    operator_name,
+    output_nodes,
+    packet_name,
+    size_hint,
+    source_line,
+)
+from aotkit.text import SourceLine, printable
 from aotkit.torch_private.dispatch import pytree
-from aotkit.view import SCHEMA, SourceLine
+from aotkit.view import SCHEMA
 
 if TYPE_CHECKING:
-    from aotkit.graphs import Graphs
+    from aotkit.inspection.graphs import Graphs
 
 HELD = ("output", "saved", "tangent", "gradient", "temporary")
 # Reductions without torch.Tag.reduction.
@@ -156,7 +158,7 @@ class _Data:
         rows = []
         for value in self._values:
             placeholder = placeholders.get(value.name)
-            holder = placeholder if value.name in self._graphs.copied else None  # the copy is not in forward's graph
+            holder = placeholder if value.reason == COPIED else None  # the copy is not in forward's graph
             storages = self._alive.of_node[holder or forward[value.name]]
             rows.append(
                 {
@@ -228,7 +230,7 @@ def class_of(node: Node) -> str:
 
     if node.op == "placeholder":
         return "input"
-    if is_symbolic(node):
+    if is_symbol(node):
         return "size"
     name, tags = packet_name(node), getattr(node.target, "tags", ())
     if node.op == "get_attr" or name in _CREATIONS:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import GraphModule, Node
 
-from aotkit.inspection.nodes import dtype_name, operator_name, output_nodes, placeholders, type_name
+from aotkit.inspection.nodes import dtype_name, type_name
 from aotkit.inspection.saved import SavedValue, recomputation_costs, recomputed_views, saved_placeholders
-from aotkit.inspection.source import source_line
+from aotkit.passes import operator_name, output_nodes, placeholders, source_line
 from aotkit.text import printable
 
 if TYPE_CHECKING:
-    from aotkit.graphs import Graphs
+    from aotkit.inspection.graphs import Graphs
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from torch.fx import GraphModule, Node
 
-from aotkit.inspection.nodes import output_nodes, placeholders
-from aotkit.inspection.saved import kept_outputs, saved_nodes, saved_values
+from aotkit.inspection.saved import COPIED, kept_outputs, saved_nodes, saved_values
+from aotkit.passes import output_nodes, placeholders
 
 if TYPE_CHECKING:
-    from aotkit.graphs import Graphs
+    from aotkit.inspection.graphs import Graphs
 
 Span = tuple[int, int, int]  # first step, last step, bytes
 
@@ -100,7 +100,7 @@ def lifetimes(graphs: "Graphs") -> Lifetimes:
     forward, backward = graphs.forward, graphs.backward
     known = memories(forward)
     saved = saved_nodes(graphs)
-    copies = {v.name: Memory(v.nbytes or 0) for v in saved_values(graphs) if v.name in graphs.copied}
+    copies = {v.name: Memory(v.nbytes or 0) for v in saved_values(graphs) if v.reason == COPIED}
     if backward is not None:
         given = [[copies[n.name]] if n.name in copies else [*known[n].values()] for n in saved if known[n]]
         known = known | memories(backward, given)

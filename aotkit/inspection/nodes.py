@@ -1,6 +1,5 @@
 """What one graph node computes: short names, types and sizes."""
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,26 +8,10 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from aotkit.passes import _SYMBOLIC, size_hint, tensors_of
 from aotkit.text import sum_known
 
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _SHORT = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"))
-
-
-def operator_name(node: Node) -> str:
-    """Short name of the operator: `add` for `aten.add.Tensor`, `prims.iota` for another namespace."""
-    target = node.target
-    if isinstance(target, str):
-        return target
-    if hasattr(target, "overloadpacket"):
-        return str(target.overloadpacket).removeprefix("aten.")
-    return str(getattr(target, "__name__", target))
-
-
-def packet_name(node: Node) -> str:
-    """The name of the operator without namespace and overload: `add`, `iota`."""
-    target = getattr(node.target, "overloadpacket", node.target)
-    return str(getattr(target, "__name__", target))
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -54,48 +37,6 @@ def type_name(value: Any) -> str:
 def tensor_type_name(dtype: torch.dtype, shape: Sequence[int | torch.SymInt]) -> str:
     """`f32[2, s0]`."""
     return f"{dtype_name(dtype)}[{', '.join(map(str, shape))}]"
-
-
-def producer(node: Node) -> Node:
-    """The operation that computes a node's value, of which that may be one of several results."""
-    while node.target is operator.getitem and isinstance(node.args[0], Node):
-        node = node.args[0]
-    return node
-
-
-def is_symbolic(node: Node) -> bool:
-    """Whether the node's value is a symbolic number instead of a tensor."""
-    return isinstance(node.meta.get("val"), _SYMBOLIC)
-
-
-def is_operation(node: Node) -> bool:
-    """Whether the node calls an operator, other than to pick one of several results or to read a size."""
-    return node.op == "call_function" and node.target is not operator.getitem and not is_symbolic(node)
-
-
-def placeholders(gm: GraphModule | None) -> list[Node]:
-    """What the graph takes; nothing where there is no graph."""
-    return list(gm.graph.find_nodes(op="placeholder")) if gm is not None else []
-
-
-def output_nodes(gm: GraphModule) -> list[Node | None]:
-    """What the graph returns, one entry per output; None for an output that is a constant or missing gradient."""
-    (returned,) = gm.graph.output_node().args
-    values = returned if isinstance(returned, (list, tuple)) else [returned]
-    return [value if isinstance(value, Node) else None for value in values]
-
-
-def size_hint(size: int | torch.SymInt) -> int | None:
-    """The integer that a size had while tracing; None for a size that depends on data."""
-    if isinstance(size, int):
-        return size
-    return int(size.node.hint) if size.node.has_hint() else None
-
-
-def tensors_of(node: Node) -> list[Tensor]:
-    """The tensors that a node computes."""
-    value = node.meta.get("val")
-    return [v for v in (value if isinstance(value, list | tuple) else [value]) if isinstance(v, Tensor)]
 
 
 def nbytes_of(value: Tensor, whole: bool = False) -> int | None:

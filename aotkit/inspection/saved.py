@@ -11,24 +11,22 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from aotkit.inspection.nodes import (
-    bytes_moved,
+from aotkit.inspection.nodes import bytes_moved, storage_of, storages
+from aotkit.passes import (
     is_operation,
-    is_symbolic,
+    is_symbol,
     operator_name,
     output_nodes,
     placeholders,
     producer,
     size_hint,
-    storage_of,
-    storages,
+    source_line,
 )
-from aotkit.inspection.source import source_line
-from aotkit.text import printable
-from aotkit.view import Cost, SourceLine
+from aotkit.text import SourceLine, printable
+from aotkit.view import Cost
 
 if TYPE_CHECKING:
-    from aotkit.graphs import Graphs
+    from aotkit.inspection.graphs import Graphs
 
 MOST_READERS = 2
 COPIED = "the compiler keeps a copy in another layout"
@@ -74,7 +72,7 @@ def saved_values(graphs: "Graphs") -> list[SavedValue]:
 
     def kind(node: Node) -> str:
         root = roots[node]
-        if is_symbolic(node):
+        if is_symbol(node):
             return "symbolic size"
         if root.op == "placeholder":
             return "input" if node is root else "view of input"
@@ -83,7 +81,8 @@ def saved_values(graphs: "Graphs") -> list[SavedValue]:
         return "activation"
 
     values = [_saved_value(node, kind(node), roots[node], readers.get(node, [])) for node in nodes]
-    return [_copy(value) if value.name in graphs.copied else value for value in values]
+    copied = kept_as_copies(graphs, values)
+    return [_copy(value) if value.name in copied else value for value in values]
 
 
 def saved_bytes(graphs: "Graphs") -> int:
@@ -123,21 +122,19 @@ def kept_outputs(graphs: "Graphs") -> set[Node]:
     }
 
 
-def kept_as_copies(graphs: "Graphs", backward_inputs: Sequence[Any]) -> Iterator[str]:
-    """The saved values that the caller holds, but not in the layout in which the backward graph is to get them.
+def kept_as_copies(graphs: "Graphs", values: Sequence[SavedValue]) -> set[str]:
+    """The names of saved values that the caller holds, but not in the layout in which the backward graph gets them.
 
     So a compiler keeps a copy of its own: Inductor does of the weights and images of convolutions.
-
-    Args:
-        backward_inputs: what the backward graph is compiled for.
     """
-    saved = saved_placeholders(graphs)
-    for placeholder, given in zip(placeholders(graphs.backward), backward_inputs, strict=False):
-        value = saved.get(placeholder)
-        if value is None or value.kind == "activation" or not isinstance(given, Tensor):
-            continue
-        if _layout(given) != _layout(placeholder.meta["val"]):
-            yield value.name
+    held = {value.name for value in values if value.kind != "activation"}
+    nodes = _in_order_of_backward(saved_nodes(graphs))
+    inputs = zip(nodes, placeholders(graphs.backward), graphs.backward_inputs, strict=False)
+    return {
+        node.name
+        for node, placeholder, given in inputs
+        if node.name in held and isinstance(given, Tensor) and _layout(given) != _layout(placeholder.meta["val"])
+    }
 
 
 def _layout(value: Tensor) -> list[int | None]:
@@ -147,7 +144,7 @@ def _layout(value: Tensor) -> list[int | None]:
 
 def _in_order_of_backward(nodes: Sequence[Node]) -> list[Node]:
     """Forward returns the symbolic sizes last, backward takes them first."""
-    return sorted(nodes, key=lambda node: not is_symbolic(node))
+    return sorted(nodes, key=lambda node: not is_symbol(node))
 
 
 def _readers(backward: GraphModule | None) -> Iterator[list[Node]]:
@@ -175,7 +172,7 @@ def _saved_value(node: Node, kind: str, root: Node, readers: Sequence[Node]) -> 
         kind=kind,
         dtype=None if tensor is None else tensor.dtype,
         shape=() if tensor is None else tuple(tensor.shape),
-        nbytes=0 if is_symbolic(node) else None if size is None else size_hint(size),
+        nbytes=0 if is_symbol(node) else None if size is None else size_hint(size),
         storage=root.name,
         operator="" if node.op == "placeholder" else operator_name(producer(node)),
         reason=_reason(node, readers) if kind == "activation" else "",

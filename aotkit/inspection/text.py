@@ -14,9 +14,10 @@ import torch
 from torch.fx import Node
 
 from aotkit.inspection.lines import Line, backward_lines, forward_lines, input_labels, value_label
-from aotkit.inspection.nodes import is_operation, placeholders, size_hint, tensor_type_name
+from aotkit.inspection.nodes import tensor_type_name
 from aotkit.inspection.saved import SavedValue, recomputation_costs, recomputed_views, saved_values, storage_bytes
 from aotkit.interfaces import Regions
+from aotkit.passes import is_operation, placeholders, size_hint
 from aotkit.text import (
     Paint,
     bytes_name,
@@ -33,7 +34,7 @@ from aotkit.text import (
 from aotkit.view import total_cost
 
 if TYPE_CHECKING:
-    from aotkit.graphs import Graphs
+    from aotkit.inspection.graphs import Graphs
 
 _GAP = " | "
 _NARROWEST_COLUMN = 58

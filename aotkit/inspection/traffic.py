@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch.fx import GraphModule, Node
 
-from aotkit.inspection.nodes import bytes_of, nbytes_of, output_nodes, packet_name, producer, storages, tensors_of
+from aotkit.inspection.nodes import bytes_of, nbytes_of, storages
+from aotkit.passes import output_nodes, packet_name, producer, tensors_of
 from aotkit.text import sum_known
 
 # Operators that read as many elements of their first input as they return, not all of it.

@@ -32,11 +32,13 @@ def _merge_equal_nodes(graph: Graph, extra_node_key: Callable[[Node], Hashable] 
     return graph
 
 
-def default_partition(joint: GraphModule, joint_inputs: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
+def default_partition(
+    joint: GraphModule, joint_inputs: Any, /, *, num_fwd_outputs: int, **keywords: Any
+) -> tuple[GraphModule, GraphModule]:
     """torch's `default_partition`, with the same random numbers as eager."""
     _read_unused_draws(joint)
     with mended(_merge_equal_nodes, _choose_savable_values) as torchs:
-        return draw_once(*torchs.default_partition(joint, joint_inputs, **keywords))
+        return draw_once(*torchs.default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **keywords))
 
 
 def min_cut_partition(joint: GraphModule, joint_inputs: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:

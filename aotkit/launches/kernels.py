@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from aotkit.graphs import Graphs
-from aotkit.inspection import SourceLine, kernels_text, operator_name, producer, source_line, traffic
+from aotkit.inspection import Graphs, SourceLine, kernels_text, traffic
 from aotkit.interfaces import Kernel, Regions
-from aotkit.launches.graph_launches import computes
 from aotkit.launches.timed_runs import Times, timed
-from aotkit.stages import Product
+from aotkit.passes import operator_name, producer, source_line
+from aotkit.stages import Product, computes
 from aotkit.text import sum_known
 
 NOT_NEEDED = "no kernel computes it: nothing needs it, or it equals another value"

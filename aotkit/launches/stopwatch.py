@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from aotkit.launches.graph_launches import Around
+from aotkit.stages import Around
 
 MOST_HIDDEN_SECONDS = 0.05  # of launching
 FLUSH_BYTES = 256 * 2**20  # more than the L2 cache of any GPU

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.graphs import Graphs
-from aotkit.inspection import size_hint
+from aotkit.inspection import Graphs
 from aotkit.interfaces import Kernel
 from aotkit.launches.allocations import Mark, most_between_marks
-from aotkit.launches.graph_launches import BlackBox, explained
 from aotkit.launches.stopwatch import Clock, Timing, clock_for
+from aotkit.passes import size_hint
 from aotkit.random import random_state
-from aotkit.stages import Product, boxed_call
+from aotkit.stages import BlackBox, Product, boxed_call, explained
 from aotkit.torch_private.autograd import is_profiling
 from aotkit.torch_private.switches import without_autocast
 

@@ -9,14 +9,18 @@ from aotkit.passes.graphs import (
     generators_of,
     has_torch_operators,
     mutated_inputs,
+    output_nodes,
+    placeholders,
     sparse_nodes,
 )
-from aotkit.passes.new_storages import IS_NEW_STORAGE, SINCE_2_14, _calls, assigning, return_new_storages
+from aotkit.passes.new_storages import IS_NEW_STORAGE, SINCE_2_14, assigning, calls_of, return_new_storages
 from aotkit.passes.nodes import (
+    _SYMBOLIC,
     IN_KERNELS,
     changes_inputs,
     flops,
     is_in_kernels,
+    is_operation,
     is_pointwise,
     is_random,
     is_symbol,
@@ -24,12 +28,18 @@ from aotkit.passes.nodes import (
     is_view,
     keeps_order,
     must_save,
+    operator_name,
+    packet_name,
+    producer,
+    size_hint,
     storage_of,
     storages,
+    tensors_of,
 )
 from aotkit.passes.output_strides import keep_strides, promise_strides, show_results, strides_of
 from aotkit.passes.own_copies import hidden_copies, keep_copies
 from aotkit.passes.saved_inputs import copy_saved_mutated_inputs, save_viewed_inputs
+from aotkit.passes.source import credit_backward, module_path, module_stack, recording_source, source_line, user_line
 from aotkit.passes.statistics import correct_statistics
 from aotkit.passes.views import share_viewed_memory, views_behind
 
@@ -37,8 +47,9 @@ __all__ = [
     "IN_KERNELS",
     "IS_NEW_STORAGE",
     "SINCE_2_14",
-    "_calls",
+    "_SYMBOLIC",
     "assigning",
+    "calls_of",
     "changes_inputs",
     "copied",
     "copy_changing_inputs",
@@ -46,6 +57,7 @@ __all__ = [
     "copy_repeated_gradients",
     "copy_saved_mutated_inputs",
     "correct_statistics",
+    "credit_backward",
     "drop_unsaved_copies",
     "effect_tokens",
     "flops",
@@ -54,6 +66,7 @@ __all__ = [
     "has_torch_operators",
     "hidden_copies",
     "is_in_kernels",
+    "is_operation",
     "is_pointwise",
     "is_random",
     "is_symbol",
@@ -62,17 +75,29 @@ __all__ = [
     "keep_copies",
     "keep_strides",
     "keeps_order",
+    "module_path",
+    "module_stack",
     "must_save",
     "mutated_inputs",
+    "operator_name",
+    "output_nodes",
+    "packet_name",
+    "placeholders",
+    "producer",
     "promise_strides",
+    "recording_source",
     "return_new_storages",
     "save_viewed_inputs",
     "separate_gradients",
     "share_viewed_memory",
     "show_results",
+    "size_hint",
+    "source_line",
     "sparse_nodes",
     "storage_of",
     "storages",
     "strides_of",
+    "tensors_of",
+    "user_line",
     "views_behind",
 ]

@@ -67,3 +67,15 @@ def copied(node: Node, before: Node) -> Node:
     # A value in memory of its own, by which passes tell copies from aliases.
     copied.meta = {**node.meta, "val": node.meta["val"].clone()}
     return copied
+
+
+def placeholders(gm: GraphModule | None) -> list[Node]:
+    """What the graph takes; nothing where there is no graph."""
+    return list(gm.graph.find_nodes(op="placeholder")) if gm is not None else []
+
+
+def output_nodes(gm: GraphModule) -> list[Node | None]:
+    """What the graph returns, one entry per output; None for an output that is a constant or missing gradient."""
+    (returned,) = gm.graph.output_node().args
+    values = returned if isinstance(returned, (list, tuple)) else [returned]
+    return [value if isinstance(value, Node) else None for value in values]

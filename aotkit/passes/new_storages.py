@@ -22,19 +22,19 @@ REPLACE_STORAGE = (aten.set_.source_Tensor, *(packet.default for packet in SINCE
 IS_NEW_STORAGE = "is_new_storage"  # tag of the values that inputs get
 
 
-def _calls(graph: Graph, targets: Sequence[Any]) -> list[Node]:
+def calls_of(graph: Graph, targets: Sequence[Any]) -> list[Node]:
     return [node for target in targets for node in graph.find_nodes(op="call_function", target=target)]
 
 
 def replaced_inputs(graph: Graph) -> dict[Any, Any]:
     """The inputs that a graph gives other storages, and the values in these."""
-    return {node.args[0]: node.args[1] for node in _calls(graph, REPLACE_STORAGE)}
+    return {node.args[0]: node.args[1] for node in calls_of(graph, REPLACE_STORAGE)}
 
 
 def return_new_storages(forward: GraphModule) -> Sequence[int]:
     """Let a graph return what it would give to inputs, after its other results; the numbers of these inputs."""
     replaced = replaced_inputs(forward.graph)
-    for node in _calls(forward.graph, REPLACE_STORAGE):
+    for node in calls_of(forward.graph, REPLACE_STORAGE):
         node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
         forward.graph.erase_node(node)
     output = forward.graph.output_node()

@@ -137,3 +137,47 @@ def keeps_order(node: Node) -> bool:
     """
     own = getattr(node.target, "namespace", "aten") in ("aten", "prims")
     return not own or is_random(node) or node.is_impure(impure_random=False)
+
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def operator_name(node: Node) -> str:
+    """Short name of the operator: `add` for `aten.add.Tensor`, `prims.iota` for another namespace."""
+    target = node.target
+    if isinstance(target, str):
+        return target
+    if hasattr(target, "overloadpacket"):
+        return str(target.overloadpacket).removeprefix("aten.")
+    return str(getattr(target, "__name__", target))
+
+
+def packet_name(node: Node) -> str:
+    """The name of the operator without namespace and overload: `add`, `iota`."""
+    target = getattr(node.target, "overloadpacket", node.target)
+    return str(getattr(target, "__name__", target))
+
+
+def producer(node: Node) -> Node:
+    """The operation that computes a node's value, of which that may be one of several results."""
+    while node.target is operator.getitem and isinstance(node.args[0], Node):
+        node = node.args[0]
+    return node
+
+
+def is_operation(node: Node) -> bool:
+    """Whether the node calls an operator, other than to pick one of several results or to read a size."""
+    return node.op == "call_function" and node.target is not operator.getitem and not is_symbol(node)
+
+
+def size_hint(size: int | torch.SymInt) -> int | None:
+    """The integer that a size had while tracing; None for a size that depends on data."""
+    if isinstance(size, int):
+        return size
+    return int(size.node.hint) if size.node.has_hint() else None
+
+
+def tensors_of(node: Node) -> list[Tensor]:
+    """The tensors that a node computes."""
+    value = node.meta.get("val")
+    return [v for v in (value if isinstance(value, list | tuple) else [value]) if isinstance(v, Tensor)]

@@ -2,22 +2,22 @@
 
 from aotkit.random.draws import Draws, SeedNeeded, new_seed
 from aotkit.random.generators import (
-    _other_random_states,
+    other_random_states,
     random_state,
     random_states,
     set_random_states,
     watched_generator,
 )
-from aotkit.random.shared import SharedRandom
+from aotkit.random.operators import replacement
 
 __all__ = [
     "Draws",
     "SeedNeeded",
-    "SharedRandom",
-    "_other_random_states",
     "new_seed",
+    "other_random_states",
     "random_state",
     "random_states",
+    "replacement",
     "set_random_states",
     "watched_generator",
 ]

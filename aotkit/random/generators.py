@@ -15,7 +15,7 @@ from torch import Tensor
 def random_state() -> Iterator[None]:
     """Put all random generators, also Python's and NumPy's, back at the end to where they were at the start."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    others = _other_random_states()
+    others = other_random_states()
     with torch.random.fork_rng(devices):
         try:
             yield
@@ -25,7 +25,7 @@ def random_state() -> Iterator[None]:
                 sys.modules["numpy"].random.set_state(others[1])
 
 
-def _other_random_states() -> list[Any]:
+def other_random_states() -> list[Any]:
     numpy = sys.modules.get("numpy")
     return [random.getstate(), *([numpy.random.get_state()] if numpy is not None else [])]
 

@@ -1,17 +1,26 @@
 """The stages of a compilation: joint graph -> joint pass -> cut -> compiled forward and backward graphs.
 
-`pipeline` goes through them; `calls` is how what plug-ins provide is called.
+`pipeline` goes through them; `calls` is how what plug-ins provide is called, and `graph_launches` what that launches.
+`regions` and `cuda_graphs` make backends of backends.
 """
 
-from aotkit.stages.calls import Blame, Product, boxed_call, callable_of, checked_once, results_of
+from aotkit.stages import regions
+from aotkit.stages.calls import Product, boxed_call
+from aotkit.stages.cuda_graphs import with_cuda_graphs
+from aotkit.stages.graph_launches import Around, BlackBox, Operators, computes, explained
 from aotkit.stages.pipeline import Pipeline
+from aotkit.stages.regions import subgraph
 
 __all__ = [
-    "Blame",
+    "Around",
+    "BlackBox",
+    "Operators",
     "Pipeline",
     "Product",
     "boxed_call",
-    "callable_of",
-    "checked_once",
-    "results_of",
+    "computes",
+    "explained",
+    "regions",
+    "subgraph",
+    "with_cuda_graphs",
 ]

@@ -2,14 +2,12 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit.errors import CompileError, TraceError
-from aotkit.graphs import Graphs
-from aotkit.inspection import credit_backward, kept_as_copies
 from aotkit.interfaces import Backend, Boxed, Decompositions, GraphCompiler, Partitioner, Regions
 from aotkit.passes import (
     assigning,
@@ -17,6 +15,7 @@ from aotkit.passes import (
     copy_graph,
     copy_saved_mutated_inputs,
     correct_statistics,
+    credit_backward,
     drop_unsaved_copies,
     effect_tokens,
     gradient_uses,
@@ -31,6 +30,9 @@ from aotkit.runtime import CompiledGraphs, collecting, donated_inputs, sparing_r
 from aotkit.stages.calls import Blame, Product, boxed_call, checked_once, outside_dynamo, results_of
 from aotkit.torch_private.fake_tensors import outside_fake_mode
 
+if TYPE_CHECKING:
+    from aotkit.inspection import Graphs
+
 
 class Pipeline:
     """The compilers and the partitioner of one compilation as AOTAutograd takes them; fills `graphs` and `products`.
@@ -42,7 +44,7 @@ class Pipeline:
         assigns_data: whether the function assigns an input's `.data`, which AOTAutograd takes in graphs alone; so, too.
     """
 
-    def __init__(self, graphs_of: functools.partial[Graphs], backend: Backend, partition: Partitioner) -> None:
+    def __init__(self, graphs_of: "functools.partial[Graphs]", backend: Backend, partition: Partitioner) -> None:
         self._new_graphs = graphs_of
         self._backend = backend
         self._partition = partition
@@ -54,7 +56,7 @@ class Pipeline:
         self._compiled: dict[str, tuple[Boxed, GraphModule]] = {}
         self.products: dict[str, Product] = {}
         self._regions: dict[str, Regions] = {}
-        self._copied: list[str] = []
+        self._backward_inputs: list[Any] = []
         self.strides: Sequence[Sequence[Any] | None] = ()
         self.lasting: Sequence[bool] = ()
         self.guarded = False
@@ -124,7 +126,7 @@ class Pipeline:
             num_outputs -= effect_tokens(gm)
         self.graphs = self._new_graphs(
             forward=copy_graph(gm), joint=self._joint, backward=self._backward, num_outputs=num_outputs,
-            regions=self._regions, copied=self._copied,
+            regions=self._regions, backward_inputs=self._backward_inputs,
         )  # fmt: skip
         replaced = return_new_storages(gm) if self.assigns_data else ()
         promise_strides(gm, num_outputs, self.strides)
@@ -132,8 +134,8 @@ class Pipeline:
 
     def _compile(self, compiler: GraphCompiler, role: str, gm: GraphModule, example_inputs: Sequence[Tensor]) -> Boxed:
         kept = copy_graph(gm)
-        if role == "backward" and self.graphs is not None:
-            self._copied += kept_as_copies(self.graphs, example_inputs)
+        if role == "backward":
+            self._backward_inputs += example_inputs
         donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
         with self._blame(f"backend {self._backend_name!r}", role, kept), outside_fake_mode(), collecting():
             product = compiler(gm, example_inputs)

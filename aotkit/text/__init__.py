@@ -3,6 +3,7 @@
 from aotkit.text.tables import aligned, fitted, grouped, html, html_rows, markdown, markdown_text
 from aotkit.text.terminal import Paint, paint_of, terminal_width, wrapped
 from aotkit.text.words import (
+    SourceLine,
     bytes_name,
     counted,
     flops_name,
@@ -16,6 +17,7 @@ from aotkit.text.words import (
 
 __all__ = [
     "Paint",
+    "SourceLine",
     "aligned",
     "bytes_name",
     "counted",

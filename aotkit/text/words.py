@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 N = TypeVar("N", int, float)
@@ -70,3 +71,18 @@ def sum_known(values: Iterable[N | None]) -> N | None:
     found = list(values)
     known = [value for value in found if value is not None]
     return sum(known) if len(known) == len(found) else None
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """One line of the user's code: path of the file, line number, stripped text, name of the function it is in."""
+
+    file: str
+    line: int
+    code: str
+    function: str
+
+    def __str__(self) -> str:
+        # A notebook's cell is a file of a meaningless name.
+        cell = "ipykernel" in self.file or self.file.startswith("<ipython")
+        return f"{'cell' if cell else os.path.basename(self.file)}:{self.line}"

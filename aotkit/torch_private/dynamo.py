@@ -12,9 +12,6 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit.errors import AotkitError, TraceError, UnknownNameError
-from aotkit.text import is_installed
-
 # torch's own default is 8.
 MOST_DYNAMO_VARIANTS = 64
 NO_PLAIN_RESULT = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
@@ -23,7 +20,11 @@ _numbers = itertools.count()
 
 
 def dynamo_backend(name: str) -> Callable[..., Any]:
-    """A graph compiler that hands each graph to the backend that torch._dynamo knows under `name`."""
+    """A graph compiler that hands each graph to the backend that torch._dynamo knows under `name`.
+
+    Raises:
+        LookupError: it knows none of that name.
+    """
     import torch._dynamo as dynamo
     from torch._dynamo.exc import InvalidBackend
     from torch._guards import tracing
@@ -32,7 +33,7 @@ def dynamo_backend(name: str) -> Callable[..., Any]:
         compiler = dynamo.lookup_backend(name)
     except InvalidBackend:
         known = ", ".join(dynamo.list_backends(exclude_tags=()))
-        raise UnknownNameError(f"torch._dynamo has no backend named {name!r}. It has: {known}.") from None
+        raise LookupError(f"torch._dynamo has no backend named {name!r}. It has: {known}.") from None
 
     def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
         with tracing(None), torch.no_grad():
@@ -45,12 +46,18 @@ def dynamo_backend(name: str) -> Callable[..., Any]:
 
 
 def dynamo_compile(
-    fn: Callable[..., Any], backend: Callable[..., Any], dynamic: bool | None, strict: bool
+    fn: Callable[..., Any],
+    backend: Callable[..., Any],
+    dynamic: bool | None,
+    *,
+    own_errors: type[Exception],
+    too_many: Callable[[], Exception] | None,
 ) -> Callable[..., Any]:
-    """`torch.compile` with a backend of ours, whose errors come as they are.
+    """`torch.compile` with a backend of ours.
 
     Args:
-        strict: raise TraceError where Dynamo gives up after many variants, and would run eagerly.
+        own_errors: those of the backend that come as they are.
+        too_many: makes what to raise where Dynamo gives up after many variants; None: it runs eagerly then.
     """
     from torch._dynamo import config
     from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit
@@ -58,7 +65,9 @@ def dynamo_compile(
     correct_in_place_results()
     compiled, parts = _compiled_by_dynamo(fn, backend, dynamic)
     # `config.patch` would leave some memory behind in each call.
-    limit: Any = config._make_closure_patcher(fail_on_recompile_limit_hit=strict, recompile_limit=MOST_DYNAMO_VARIANTS)
+    limit: Any = config._make_closure_patcher(
+        fail_on_recompile_limit_hit=too_many is not None, recompile_limit=MOST_DYNAMO_VARIANTS
+    )
 
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal compiled, parts
@@ -68,14 +77,11 @@ def dynamo_compile(
         try:
             return compiled(*args, **kwargs)
         except BackendCompilerFailed as e:
-            if isinstance(e.inner_exception, AotkitError):
+            if isinstance(e.inner_exception, own_errors):
                 raise e.inner_exception from e.inner_exception.__cause__
             raise
         except FailOnRecompileLimitHit as e:
-            raise TraceError(
-                f"Dynamo compiled {fn!r} {MOST_DYNAMO_VARIANTS} times, for different arguments each time, and gave "
-                "up. Pass what changes as tensors, or compile a part of it that is called with fewer variants."
-            ) from e
+            raise (too_many() if too_many else e) from e
         finally:
             restore()
 
@@ -159,22 +165,6 @@ def limits_hit() -> int:
     from torch._dynamo.utils import counters
 
     return sum(count for what, count in counters["unimplemented"].items() if what.startswith(LIMIT_HIT))
-
-
-def graph_break_of(gm: GraphModule) -> str | None:
-    """Why Dynamo ended this graph before the function's end, and where; None if it did not."""
-    reason = getattr(gm, "compile_subgraph_reason", None)
-    if reason is None or not reason.graph_break:
-        return None
-    frame = next((f for f in reversed(reason.user_stack) if not is_installed(f.filename)), None)
-    frame = frame or (reason.user_stack[-1] if reason.user_stack else None)
-    where = f" at {frame.filename}:{frame.lineno}" if frame else ""
-    return f"{in_short(reason.reason)}{where}"
-
-
-def in_short(reason: str) -> str:
-    """A reason of Dynamo's without its advice."""
-    return reason.strip().partition("\n")[0]
 
 
 @functools.cache

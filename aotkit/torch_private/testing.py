@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aotkit.errors import UnavailableError
-
 SEED = 20
 
 
@@ -21,13 +19,13 @@ def operators() -> dict[str, Any]:
     """Every operator that can be differentiated in float32 on a CPU, under its full name.
 
     Raises:
-        UnavailableError: what the database needs is not installed.
+        ImportError: what the database needs is not installed.
     """
     try:
         with warnings.catch_warnings(action="ignore"):
             database: Any = importlib.import_module("torch.testing._internal.common_methods_invocations")
     except ImportError as e:
-        raise UnavailableError(f"PyTorch's test database needs more packages ({e}): pip install expecttest") from e
+        raise ImportError(f"PyTorch's test database needs more packages ({e}): pip install expecttest") from e
     # The database seeds inside of random operators; no graph can hold that, and callers seed outside.
     database.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
     return {

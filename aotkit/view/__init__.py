@@ -6,7 +6,7 @@ Nothing of it needs torch.
 from aotkit.view.compare import compared
 from aotkit.view.formats import model_explorer, render_dot, render_mermaid
 from aotkit.view.page import render_output, render_page
-from aotkit.view.records import Cost, SourceLine, total_cost
+from aotkit.view.records import Cost, total_cost
 from aotkit.view.result import GraphDiff
 from aotkit.view.schema import SCHEMA, read_graphs, require_graphs
 
@@ -14,7 +14,6 @@ __all__ = [
     "SCHEMA",
     "Cost",
     "GraphDiff",
-    "SourceLine",
     "compared",
     "model_explorer",
     "read_graphs",

@@ -6,8 +6,9 @@ from dataclasses import replace
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
+from aotkit.text import SourceLine
 from aotkit.view.matching import Data, is_operation, paired, types, values
-from aotkit.view.records import Cost, Fused, Fusion, Operation, Output, Pair, Saved, SourceLine
+from aotkit.view.records import Cost, Fused, Fusion, Operation, Output, Pair, Saved
 from aotkit.view.result import GraphDiff
 
 TOTALS = ("saved_bytes", "alive_bytes", "recomputed", "views_again", "peak_bytes")

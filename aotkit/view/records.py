@@ -3,7 +3,6 @@
 Nodes are indices into `nodes` of the `Graphs.json()` of their side.
 """
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -11,21 +10,6 @@ from typing import Generic, TypeVar
 from aotkit.text import bytes_name, flops_name, seconds_name, sum_known
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class SourceLine:
-    """One line of the user's code: path of the file, line number, stripped text, name of the function it is in."""
-
-    file: str
-    line: int
-    code: str
-    function: str
-
-    def __str__(self) -> str:
-        # A notebook's cell is a file of a meaningless name.
-        cell = "ipykernel" in self.file or self.file.startswith("<ipython")
-        return f"{'cell' if cell else os.path.basename(self.file)}:{self.line}"
 
 
 @dataclass(frozen=True)

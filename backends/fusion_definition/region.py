@@ -14,8 +14,7 @@ from aotkit.backends.fusion_definition.fusion import Fusion, Layout, fusion_of
 from aotkit.backends.fusion_definition.shapes import VIEWS
 from aotkit.errors import CompileError
 from aotkit.interfaces import Kernel
-from aotkit.launches import Operators
-from aotkit.regions import subgraph
+from aotkit.stages import Operators, subgraph
 from aotkit.torch_private.fx import boxed
 
 MOST_LAYOUTS = 8

@@ -9,10 +9,9 @@ from collections.abc import Collection, Sequence
 
 from torch.fx import GraphModule, Node
 
-from aotkit.inspection import output_nodes
 from aotkit.partitioners.rematerialization.fusion import kernels_of, readers_of, viewed
 from aotkit.partitioners.rematerialization.values import is_barrier, is_free
-from aotkit.passes import changes_inputs, is_pointwise, is_random, is_tensor, storages
+from aotkit.passes import changes_inputs, is_pointwise, is_random, is_tensor, output_nodes, storages
 from aotkit.torch_private.fx import renew_code
 
 

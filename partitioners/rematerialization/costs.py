@@ -10,14 +10,13 @@ from itertools import compress
 
 from torch.fx import Node
 
-from aotkit.inspection import producer
 from aotkit.joint import Sides
 from aotkit.partitioners.rematerialization.devices import Device
 from aotkit.partitioners.rematerialization.fusion import Fusion, readers_of, viewed
 from aotkit.partitioners.rematerialization.problem import Cost, Problem
 from aotkit.partitioners.rematerialization.tradeoff import Tradeoff
 from aotkit.partitioners.rematerialization.values import Values, is_cheap, is_pass
-from aotkit.passes import flops, is_pointwise, is_symbol
+from aotkit.passes import flops, is_pointwise, is_symbol, producer
 
 SMALL = 1 / 64  # of the memory of another value; as many of them as there are large ones take no more than 2 %
 UNIT = 1e-12  # seconds

@@ -14,10 +14,10 @@ from typing import Any
 
 from torch.fx import Node
 
-from aotkit.inspection import Span, bytes_alive, producer
+from aotkit.inspection import Span, bytes_alive
 from aotkit.joint import Sides
 from aotkit.partitioners.rematerialization.values import Values, is_cheap
-from aotkit.passes import is_tensor
+from aotkit.passes import is_tensor, producer
 
 
 @dataclass

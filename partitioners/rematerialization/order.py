@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from aotkit.inspection import bytes_alive, output_nodes
+from aotkit.inspection import bytes_alive
 from aotkit.joint import Sides
 from aotkit.partitioners.rematerialization.fusion import kernels_of, readers_of
 from aotkit.partitioners.rematerialization.lifetimes import numbered, uses_of
 from aotkit.partitioners.rematerialization.values import is_cheap, is_free
-from aotkit.passes import changes_inputs, keeps_order, storages
+from aotkit.passes import changes_inputs, keeps_order, output_nodes, storages
 from aotkit.text import bytes_name
 from aotkit.torch_private.fx import renew_code
 

@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
-from aotkit.inspection import bytes_moved, packet_name, producer
+from aotkit.inspection import bytes_moved
 from aotkit.partitioners.rematerialization.costs import UNIT
 from aotkit.partitioners.rematerialization.problem import Cost, computed
 from aotkit.partitioners.rematerialization.values import Values, is_cheap, why_once
-from aotkit.passes import flops
+from aotkit.passes import flops, packet_name, producer
 from aotkit.text import bytes_name, flops_name, seconds_name
 
 PRODUCTS = dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), "matrix product")

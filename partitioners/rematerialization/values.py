@@ -12,9 +12,20 @@ from typing import Any
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.inspection import packet_name, producer, size_hint
 from aotkit.joint import Sides
-from aotkit.passes import is_in_kernels, is_pointwise, is_random, is_symbol, is_tensor, is_view, must_save, storages
+from aotkit.passes import (
+    is_in_kernels,
+    is_pointwise,
+    is_random,
+    is_symbol,
+    is_tensor,
+    is_view,
+    must_save,
+    packet_name,
+    producer,
+    size_hint,
+    storages,
+)
 from aotkit.torch_private.partitioners import must_recompute
 
 # Cheap operators that do not carry torch.Tag.pointwise: one pass over their inputs.

@@ -123,7 +123,7 @@ def test_the_package_loads_its_names_when_they_are_asked_for():
         assert not hasattr(aotkit, "nothing_of_that_name")
         assert set(aotkit.__all__) <= set(dir(aotkit))
         assert all(getattr(aotkit, name) is not None for name in aotkit.__all__)
-        assert aotkit.graphs.Graphs is aotkit.Graphs
+        assert aotkit.inspection.Graphs is aotkit.Graphs
         names = {}
         exec("from aotkit import *", names)
         assert names["compile"] is aotkit.compile

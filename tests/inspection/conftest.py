@@ -9,8 +9,8 @@ import torch
 from functorch.compile import aot_function, default_partition, make_boxed_func, min_cut_rematerialization_partition
 from torch.fx import Graph, GraphModule, Node
 
-from aotkit.graphs import Graphs
-from aotkit.inspection import credit_backward, recording_source
+from aotkit.inspection import Graphs
+from aotkit.passes import credit_backward, recording_source
 
 PARTITIONS = {"default": default_partition, "min_cut": min_cut_rematerialization_partition}
 

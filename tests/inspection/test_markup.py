@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aotkit.graphs import Graphs
-from aotkit.inspection import render_html, render_markdown
+from aotkit.inspection import Graphs, render_html, render_markdown
 
 GraphsOf = Callable[..., Graphs]
 HOSTILE = "f|`*<script>alert(1)</script>](javascript:x) $x$ & </pre>"

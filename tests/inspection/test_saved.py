@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import aotkit
-from aotkit.graphs import Graphs
-from aotkit.inspection import recomputed, recomputed_views, saved_bytes, saved_values
+from aotkit.inspection import Graphs, recomputed, recomputed_views, saved_bytes, saved_values
 from aotkit.inspection.nodes import storages
 
 GraphsOf = Callable[..., Graphs]

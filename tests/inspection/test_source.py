@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from aotkit.graphs import Graphs
-from aotkit.inspection import recording_source, source_line
-from aotkit.inspection.nodes import is_operation
+from aotkit.inspection import Graphs
+from aotkit.passes import recording_source, source_line
+from aotkit.passes.nodes import is_operation
 
 GraphsOf = Callable[..., Graphs]
 

@@ -15,8 +15,8 @@ import aotkit
 from aotkit.benchmark import transformers_models as hf
 from aotkit.benchmark.models import ResNet
 from aotkit.compiled.modules import function_of
-from aotkit.inspection.nodes import packet_name
-from aotkit.inspection.source import _is_library, source_line
+from aotkit.passes.nodes import packet_name
+from aotkit.passes.source import _is_library, source_line
 
 FRAME = re.compile(r'  File "(.*)", line (\d+), in')
 # By the names that eager has for them.

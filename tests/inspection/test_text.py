@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from aotkit.graphs import Graphs
-from aotkit.inspection import render_text
+from aotkit.inspection import Graphs, render_text
 from aotkit.inspection.nodes import dtype_name
 from aotkit.text import bytes_name
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.errors import TraceError
+from aotkit.errors import TraceError, UnavailableError
 from aotkit.testing.conformance.compare import differentiable
 from aotkit.testing.conformance.requirements import Requirement, Requirements, Subject
 from aotkit.torch_private import testing as opinfo
@@ -28,7 +28,11 @@ def operators() -> Requirements:
         UnavailableError: the database needs packages that are not installed.
     """
     group = Requirements("opinfo")
-    group.extend(Requirement(f"opinfo/{n}", SAYS, functools.partial(_equals_eager, n)) for n in opinfo.operators())
+    try:
+        names = opinfo.operators()
+    except ImportError as e:
+        raise UnavailableError(str(e)) from e
+    group.extend(Requirement(f"opinfo/{n}", SAYS, functools.partial(_equals_eager, n)) for n in names)
     return group
 
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
-import aotkit
 from aotkit.errors import CompileError
 from aotkit.passes import copy_graph, is_random
+from aotkit.registry import get_backend
 from aotkit.testing.conformance.calls import inputs, mlp, normalized, results
 from aotkit.testing.conformance.compare import assert_each, assert_equal
 from aotkit.testing.conformance.contract import Run, run_once, watched
@@ -57,7 +57,7 @@ def split(subject: Subject, function: Callable[..., Any], *args: Tensor, dynamic
         return parts
 
     keep.__name__ = subject.name
-    backend = watched(aotkit.get_backend("nop"), "nop", runs)
+    backend = watched(get_backend("nop"), "nop", runs)
     compiled = subject.compile(function, backend=backend, partition=keep, dynamic=dynamic)
     try:
         run_once(compiled, args)

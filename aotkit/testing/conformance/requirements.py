@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import torch
 
-import aotkit
-from aotkit.registry import name_of
+from aotkit.compiler import compile
+from aotkit.registry import get_backend, get_partitioner, name_of
 from aotkit.testing.case import Case
 
 Kind = Literal["backend", "partitioner"]
@@ -37,14 +37,14 @@ class Subject:
         Raises:
             UnavailableError: it cannot run here.
         """
-        return (aotkit.get_backend if self.kind == "backend" else aotkit.get_partitioner)(self.spec)
+        return (get_backend if self.kind == "backend" else get_partitioner)(self.spec)
 
     def compile(self, fn: Any, **options: Any) -> Any:
         """`aotkit.compile` with this plug-in, without its check: what is wrong shall reach the requirement."""
         plug_ins = {"backend": "nop", "partition": "default"}
         plug_ins["backend" if self.kind == "backend" else "partition"] = self.spec
         # Torch's stream, which eager draws too.
-        return aotkit.compile(fn, **{"check": False, "random": "torch", **plug_ins, **options})
+        return compile(fn, **{"check": False, "random": "torch", **plug_ins, **options})
 
 
 Check = Callable[[Subject], None]

@@ -1,7 +1,7 @@
 """All requirements on backends, and all on partitioners."""
 
-import aotkit
 from aotkit.errors import UnknownNameError
+from aotkit.registry import list_backends, list_partitioners
 from aotkit.testing.conformance import calls, contract, errors, operators, opinfo, partitioning, values
 from aotkit.testing.conformance.requirements import Kind, Requirement, Requirements
 
@@ -49,7 +49,7 @@ def kind_of(name: str) -> Kind:
     Raises:
         UnknownNameError: none, or one of each.
     """
-    names: dict[Kind, list[str]] = {"backend": aotkit.list_backends(), "partitioner": aotkit.list_partitioners()}
+    names: dict[Kind, list[str]] = {"backend": list_backends(), "partitioner": list_partitioners()}
     match [kind for kind, known in names.items() if name in known]:
         case [kind]:
             return kind

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-import aotkit
+from aotkit.compiler import compile
 from aotkit.errors import AotkitError
+from aotkit.registry import backend_status, list_partitioners
 from aotkit.testing.case import Case, build, inputs
 from aotkit.testing.faults.judge import first_complaint
 from aotkit.testing.zoo import CASES
@@ -72,7 +73,7 @@ def combinations(functions: Sequence[str] = (), backends: Sequence[str] = ()) ->
     Left out are backends that the machine cannot run, and types in which eager cannot run a function.
     """
     if not backends:
-        status = aotkit.backend_status()
+        status = backend_status()
         backends = [name for name, reason in status.items() if reason is None and name not in LEFT_OUT]
     for case in CASES:
         if functions and case.name not in functions:
@@ -81,14 +82,14 @@ def combinations(functions: Sequence[str] = (), backends: Sequence[str] = ()) ->
             if dtype is not torch.float32 and case.name in FLOAT32_ONLY:
                 continue
             for backend in backends:
-                yield from (Combination(case, backend, p, dtype) for p in aotkit.list_partitioners())
+                yield from (Combination(case, backend, p, dtype) for p in list_partitioners())
 
 
 def alarms(where: Combination, seeds: Iterable[int]) -> list[Alarm]:
     """Compile a function, and check it for the inputs of each seed."""
     fn = build(where.case)
     fn = fn.to(where.dtype) if isinstance(fn, torch.nn.Module) else fn
-    compiled: Any = aotkit.compile(fn, backend=where.backend, partition=where.partition, check=False)
+    compiled: Any = compile(fn, backend=where.backend, partition=where.partition, check=False)
     found = []
     for seed in seeds:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-import aotkit
+from aotkit.compiler import compile
 from aotkit.errors import AotkitError, CompileError
 from aotkit.testing.case import Case, build, inputs
 from aotkit.testing.faults.planting import Fault, PlugIn
@@ -100,7 +100,7 @@ def refusal(fault: Fault, plug_in: PlugIn) -> AotkitError | None:
     """
     options: dict[str, Any] = {"backend": plug_in.backend, "partition": plug_in.partition, "dynamic": fault.dynamic}
     # With torch's stream, random operators are in the graph, where faults can change them.
-    compiled = aotkit.compile(build(fault.case), random="torch", **options)
+    compiled = compile(build(fault.case), random="torch", **options)
     try:
         for seed in range(CALLS):
             compiled(*inputs(fault.case, seed)[1])

@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from aotkit.cuda_graphs.recordings import Pool, Recording
 from aotkit.interfaces import Boxed, Explained, Kernel
+from aotkit.stages.cuda_graphs.recordings import Pool, Recording
 from aotkit.torch_private.autograd import current_stream
 
 _log = logging.getLogger("aotkit")

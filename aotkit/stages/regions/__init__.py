@@ -1,8 +1,8 @@
 """Backends that compile parts of a graph: each operation goes to the first that takes it."""
 
-from aotkit.regions.backend import options_of, shared
-from aotkit.regions.division import Options
-from aotkit.regions.parts import subgraph
+from aotkit.stages.regions.backend import options_of, shared
+from aotkit.stages.regions.division import Options
+from aotkit.stages.regions.parts import subgraph
 
 __all__ = [
     "Options",

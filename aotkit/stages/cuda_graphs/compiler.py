@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.cuda_graphs.replay import Replayed, pays
-from aotkit.inspection import is_symbolic, tensors_of
 from aotkit.interfaces import Backend, GraphCompiler, Kernel
-from aotkit.launches import explained, launches_of
-from aotkit.passes import IS_NEW_STORAGE, copy_graph
+from aotkit.passes import IS_NEW_STORAGE, copy_graph, is_symbol, tensors_of
 from aotkit.runtime import if_on_cpu
-from aotkit.stages import Product, boxed_call, results_of
+from aotkit.stages.calls import Product, boxed_call, results_of
+from aotkit.stages.cuda_graphs.replay import Replayed, pays
+from aotkit.stages.graph_launches import explained, launches_of
 from aotkit.torch_private.aotautograd import part_of_graph
 
 _log = logging.getLogger("aotkit")
@@ -127,7 +126,7 @@ def why_not(gm: GraphModule) -> str | None:
     devices, movable = set[torch.device](), set[Node]()
     for node in gm.graph.nodes:
         tensors = tensors_of(node)
-        if is_symbolic(node) or any(_is_open(t) for t in tensors):
+        if is_symbol(node) or any(_is_open(t) for t in tensors):
             return f"{node.name} has open sizes"
         if all(t.device.type == "cpu" for t in tensors) and _is_movable(node, tensors, movable):
             movable.add(node)

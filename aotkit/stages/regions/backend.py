@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule
 
 from aotkit.interfaces import Backend, Decompositions, GraphCompiler
-from aotkit.regions.division import Choice, Options, RegionCompiler
+from aotkit.stages.regions.division import Choice, Options, RegionCompiler
 
 
 def options_of(min_region_size: int, horizontal: bool, skip_ops: Sequence[Any], strict: bool) -> Options:

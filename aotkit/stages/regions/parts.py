@@ -6,12 +6,12 @@ from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
 
-from aotkit.inspection import producer
 from aotkit.interfaces import Boxed, Region
-from aotkit.launches import Sequential, Step
-from aotkit.regions.finding import Operations
-from aotkit.regions.quotient import in_order
-from aotkit.stages import Product, results_of
+from aotkit.passes import producer
+from aotkit.stages.calls import Product, results_of
+from aotkit.stages.graph_launches import Sequential, Step
+from aotkit.stages.regions.finding import Operations
+from aotkit.stages.regions.quotient import in_order
 from aotkit.torch_private.fx import boxed, graph_module
 
 

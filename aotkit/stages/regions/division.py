@@ -10,13 +10,12 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.errors import CompileError, is_out_of_memory
-from aotkit.inspection import is_operation, operator_name, producer, source_line
 from aotkit.interfaces import Boxed, GraphCompiler, Kernel, Region, Regions
-from aotkit.launches import Around, explained
-from aotkit.passes import copy_graph, promise_strides
-from aotkit.regions.finding import Operations, find_regions
-from aotkit.regions.parts import Part, inputs_of, parts_in_order, run_parts, subgraph
-from aotkit.stages import Blame, Product, boxed_call, callable_of, checked_once, results_of
+from aotkit.passes import copy_graph, is_operation, operator_name, producer, promise_strides, source_line
+from aotkit.stages.calls import Blame, Product, boxed_call, callable_of, checked_once, results_of
+from aotkit.stages.graph_launches import Around, explained
+from aotkit.stages.regions.finding import Operations, find_regions
+from aotkit.stages.regions.parts import Part, inputs_of, parts_in_order, run_parts, subgraph
 from aotkit.torch_private.aotautograd import part_of_graph
 
 _log = logging.getLogger("aotkit")

@@ -19,8 +19,7 @@ from torch.fx import GraphModule, Node
 from torch.fx import traceback as fx_traceback
 from torch.overrides import TorchFunctionMode
 
-from aotkit.text import printable
-from aotkit.view import SourceLine
+from aotkit.text import SourceLine, printable
 
 _TORCH = os.path.dirname(torch.__file__)
 _AOTKIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

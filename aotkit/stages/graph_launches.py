@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from torch.fx import GraphModule, Interpreter, Node
 
-from aotkit.inspection import is_operation, operator_name
 from aotkit.interfaces import Boxed, Explained, Kernel
-from aotkit.passes import changes_inputs, is_view
-from aotkit.stages import Product, boxed_call
+from aotkit.passes import changes_inputs, is_operation, is_view, operator_name
+from aotkit.stages.calls import Product, boxed_call
 
 Around = Callable[[int], AbstractContextManager[None]]
 BLACK_BOX = "its compiler does not tell what it launches"

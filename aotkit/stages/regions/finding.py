@@ -11,9 +11,17 @@ from itertools import pairwise
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.inspection import packet_name, producer
-from aotkit.passes import changes_inputs, is_pointwise, is_symbol, is_tensor, is_view, keeps_order
-from aotkit.regions.quotient import Quotient, in_order
+from aotkit.passes import (
+    changes_inputs,
+    is_pointwise,
+    is_symbol,
+    is_tensor,
+    is_view,
+    keeps_order,
+    packet_name,
+    producer,
+)
+from aotkit.stages.regions.quotient import Quotient, in_order
 
 # What a compiler may return as it is, if it is an input or another output.
 _COPIES = {"clone", "lift_fresh_copy"}

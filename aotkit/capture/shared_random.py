@@ -6,8 +6,7 @@ from typing import Any
 
 import torch.utils.checkpoint
 
-from aotkit.random.draws import Draws
-from aotkit.random.operators import replacement
+from aotkit.random import Draws, replacement
 from aotkit.torch_private.dispatch import TorchDispatchMode, dispatch_modes
 
 

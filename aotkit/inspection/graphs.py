@@ -1,14 +1,16 @@
 """The record of the graphs of one compilation, and what shows it."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch.fx import GraphModule
 
-from aotkit import inspection, view
+from aotkit import view
+from aotkit.inspection.data import as_json
+from aotkit.inspection.text import render_html, render_markdown, render_text
 from aotkit.interfaces import Regions
 
 if TYPE_CHECKING:
@@ -32,8 +34,7 @@ class Graphs:
         input_names: one for each placeholder of `forward`: `x`, `layer.weight`, ...
         regions: "forward" and "backward" -> how that graph is divided, if it is.
         kernels: what they launch; None where nobody has asked: `CompiledFunction.explain(...).graphs` have it.
-        copied: names of the saved values of which the compiled forward graph keeps copies in another layout, though the
-            caller holds them.
+        backward_inputs: what the backward graph was compiled for, once it is.
     """
 
     name: str
@@ -46,20 +47,20 @@ class Graphs:
     input_names: Sequence[str] = ()
     regions: Mapping[str, Regions] = field(default_factory=dict)
     kernels: "Kernels | None" = None
-    copied: Collection[str] = ()
+    backward_inputs: Sequence[Any] = ()
 
     def __str__(self) -> str:
-        return inspection.render_text(self)
+        return render_text(self)
 
     def _repr_markdown_(self) -> str:
-        return inspection.render_markdown(self)
+        return render_markdown(self)
 
     def _repr_html_(self) -> str:
-        return view.render_output(self.json(), inspection.render_html(self))
+        return view.render_output(self.json(), render_html(self))
 
     def json(self) -> dict[str, Any]:
         """The same as plain data, of schema 1: see `aotkit/view/schema.py`."""
-        return inspection.as_json(self)
+        return as_json(self)
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Write the viewer with these graphs as one file, which needs no network: for a browser, or to send."""

@@ -1,6 +1,6 @@
 """CUDA graphs around any backend: recorded on the second run, then replayed."""
 
-from aotkit.cuda_graphs.compiler import with_cuda_graphs
+from aotkit.stages.cuda_graphs.compiler import with_cuda_graphs
 
 __all__ = [
     "with_cuda_graphs",

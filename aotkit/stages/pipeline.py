@@ -115,7 +115,7 @@ class Pipeline:
         self._backward = copy_graph(backward)
         return forward, backward
 
-    def _after(self, stage: str, given: Sequence[Any] = (), /, **graphs: GraphModule) -> None:
+    def _after(self, stage: str, given: Sequence[Any] | None = None, /, **graphs: GraphModule) -> None:
         if self._doors is not None:
             self._doors.after(stage, given, **graphs)
 
@@ -162,7 +162,7 @@ class Pipeline:
         with self._blame(f"backend {self._backend_name!r}", role, kept), outside_fake_mode(), collecting():
             product = compiler(gm, example_inputs)
             run = boxed_call(product)
-        self._after("compiler", **{role: kept})
+        self._after("compiler", example_inputs, **{role: kept})
         if role == "forward" and self._backward is not None:
             self._after("compiler", backward=self._backward)
         self.products[role] = Product(product, kept)

@@ -26,13 +26,13 @@ class Step:
     Attributes:
         graphs: a joint graph, both parts of it, or one graph on its way to a compiler.
         before, after: what that was, and is.
-        given: what stands for the inputs, where somebody hands that over with the graph.
+        given: what stands for the inputs, if that is handed over with the graph.
     """
 
     graphs: Sequence[GraphModule]
     before: Facts
     after: Facts
-    given: Sequence[Any] = ()
+    given: Sequence[Any] | None = None
 
 
 Found = Iterator[tuple[str, Node | None]]  # what is wrong, at which node
@@ -121,7 +121,7 @@ def same_effects(step: Step) -> Found:
 
 
 def saved_values(step: Step) -> Found:
-    """Backward takes what forward saves, integers first: as many, in this order, of these shapes, strides and dtypes."""
+    """Backward takes what forward saves, integers first: as many, in this order, of equal shapes, strides and dtypes."""
     saved, taken = step.after.saved, step.after.taken
     if len(saved) != len(taken):
         yield f"{len(saved)} are saved and {len(taken)} are taken", None
@@ -137,6 +137,8 @@ def saved_values(step: Step) -> Found:
 def fitting(step: Step) -> Found:
     """What is handed over with the graph stands for its inputs, in number, order, shapes, dtypes and devices."""
     inputs = [*step.after.inputs.values()]
+    if step.given is None:
+        return
     if len(inputs) != len(step.given):
         yield f"there are {len(step.given)} for {len(inputs)} inputs", None
         return
@@ -169,8 +171,8 @@ PROMISES: Mapping[str, Sequence[Callable[[Step], Found]]] = {
     # It makes results of writes.
     "return_new_storages": (well_formed, described, same_inputs, same_memory, current_code),
     "promise_strides": (*ALL, current_code),
-    # Of copies that share the values noted with what it was given, and with the backward graph.
-    "compiler": ALL,
+    # Of copies, whose notes are those of the graph that it was given, and of the backward graph.
+    "compiler": (*ALL, fitting),
 }
 PLUGINS = {
     "joint pass": "joint pass of backend {backend!r}",
@@ -197,7 +199,7 @@ class Doors:
         self._num_outputs = num_outputs
         self.after("tracing", given, **{role: gm})
 
-    def after(self, stage: str, given: Sequence[Any] = (), /, **graphs: GraphModule) -> None:
+    def after(self, stage: str, given: Sequence[Any] | None = None, /, **graphs: GraphModule) -> None:
         """See to it that a stage has kept its promises.
 
         Args:

@@ -4,7 +4,6 @@ import re
 
 import pytest
 import torch
-from functorch.compile import default_partition
 
 import aotkit
 from aotkit.stages import pipeline, verifier
@@ -14,19 +13,19 @@ from aotkit.testing.faults.judge import refusal
 aten = torch.ops.aten
 
 
-def noisy(x, w):
+def noisy(x, w, count):
     h = (x @ w).sin()
-    w.detach().mul_(2)
+    count.add_(1)
     return torch.dropout(h, 0.5, True) * 1, h.view(-1)
 
 
-def assigning(x, w):
+def assigning(x, w, count):
     w.data = w * 2
     return (x * w).sin()
 
 
 def tensors():
-    return torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
+    return torch.randn(4, 4, requires_grad=True), torch.randn(4, 4), torch.zeros(())
 
 
 def as_it_is(gm, example_inputs):
@@ -125,8 +124,12 @@ JOINT = [
     (no_note, verifier.described, "there is no such note, at node sin of"),
     (note_of_another_operator, verifier.described, "shape [4, 4], strides [4, 1]; its operator gives"),
     (operator_of_other_inputs, verifier.described, "there is no such note, at node unsqueeze"),
-    (input_of_another_name, verifier.same_inputs, "the inputs primals_1, primals_2, tangents_1"),
-    (inputs_swapped, verifier.same_inputs, "are primals_2, primals_1, tangents_1"),
+    (
+        input_of_another_name,
+        verifier.same_inputs,
+        "the inputs primals_1, primals_2, primals_3, tangents_1, tangents_2 are x, primals_2,",
+    ),
+    (inputs_swapped, verifier.same_inputs, "are primals_2, primals_1, primals_3, tangents_1, tangents_2 now"),
     (result_of_another_type, verifier.same_results, "result 1 was torch.float32 on cpu, shape"),
     (result_left_out, verifier.same_results, "there were"),
     (input_returned, verifier.same_memory, "output 1 shared its memory with nothing else, and shares it with input"),
@@ -140,6 +143,181 @@ def test_a_joint_pass_that_breaks_a_promise_fails_at_its_door(change, promise, f
     with pytest.raises(aotkit.CompileError) as caught:
         compile_(joint_pass=lambda gm, inputs: change(gm))
     reason = caught.value.reason
-    assert reason.startswith("joint pass of backend "), reason
+    assert reason.startswith("joint pass of backend 'as_it_is' breaks a promise about the joint graph of 'noisy'")
     assert promise.__doc__ in reason
     assert found in reason
+
+
+def test_the_error_has_the_line_the_advice_and_the_graph():
+    with pytest.raises(aotkit.CompileError) as caught:
+        compile_(joint_pass=lambda gm, inputs: no_note(gm))
+    assert re.search(r"at node sin of test_verifier\.py:\d+: h = \(x @ w\)\.sin\(\)", str(caught.value))
+    assert caught.value.reason.endswith("Correct it, or leave it to the check: unset AOTKIT_VERIFY.")
+    assert first(caught.value.graph, aten.sin.default)
+    assert "torch.ops.aten.sin.default" in str(caught.value)
+
+
+# What a partitioner may do wrong.
+
+
+def order_of_saved_values(forward, backward, outputs):
+    set_results(forward, lambda results: [*results[:outputs], *reversed(results[outputs:])])
+
+
+def strides_of_a_saved_value(forward, backward, outputs):
+    for node in placeholders(backward):
+        if node.name.startswith("primals_2"):
+            node.meta = {**node.meta, "val": node.meta["val"].new_empty_strided((4, 4), (1, 4))}
+
+
+def draw_lost(forward, backward, outputs):
+    draw_left_out(forward)
+
+
+def gradient_lost(forward, backward, outputs):
+    set_results(backward, lambda results: [None, *results[1:]])
+
+
+def input_lost(forward, backward, outputs):
+    forward.graph.erase_node(next(n for n in placeholders(forward) if not n.users))
+
+
+def old_code(forward, backward, outputs):
+    forward.recompile()
+    first(forward, aten.sin.default).target = aten.cos.default
+
+
+PARTS = [
+    (order_of_saved_values, verifier.saved_values, "; backward takes "),
+    (strides_of_a_saved_value, verifier.saved_values, "strides [4, 1]; backward takes primals_2, "),
+    (draw_lost, verifier.same_effects, "of 1 times 'draw of random numbers', 0 are left"),
+    (gradient_lost, verifier.same_results, "and is NoneType"),
+    (input_lost, verifier.same_inputs, "the inputs primals_1, primals_2, primals_3, primals_4, tangents_1"),
+    (old_code, verifier.current_code, "`recompile` was not called"),
+]
+
+
+@pytest.mark.parametrize(("change", "promise", "found"), PARTS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_partitioner_that_breaks_a_promise_fails_at_its_door(change, promise, found):
+    def wrong(joint, joint_inputs, *, num_fwd_outputs, **kwargs):
+        parts = aotkit.get_partitioner("default")(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+        change(*parts, num_fwd_outputs)
+        if change is not old_code:
+            parts[0].recompile()
+        return parts
+
+    def fn(x, w, count, unused):
+        return noisy(x, w, count)
+
+    plug_in = aotkit.Backend(as_it_is)
+    with pytest.raises(aotkit.CompileError) as caught:
+        aotkit.compile(fn, backend=plug_in, partition=wrong, random="torch", check=False)(*tensors(), torch.ones(3))
+    reason = caught.value.reason
+    assert reason.startswith("partitioner 'wrong' breaks a promise about the forward and backward graph of "), reason
+    assert promise.__doc__ in reason
+    assert found in reason
+
+
+OWN = [stage for stage in verifier.PROMISES if hasattr(pipeline, stage)]
+
+
+def test_all_stages_of_our_own_are_tried():
+    others = {"tracing", "joint pass", "partitioner", "AOTAutograd", "compiler"}
+    assert {*OWN} == verifier.PROMISES.keys() - others
+
+
+@pytest.mark.parametrize("stage", OWN)
+def test_a_stage_of_our_own_that_breaks_a_promise_fails_at_its_door(stage, monkeypatch):
+    right = getattr(pipeline, stage)
+
+    def wrong(gm, *arguments):
+        result = right(gm, *arguments)
+        results = list(gm.graph.output_node().args[0])
+        at = next(i for i, r in enumerate(results) if r is not None)
+        results[at] = insert(gm, results[at], aten.sin.default)
+        gm.graph.output_node().args = (tuple(results),)
+        return result
+
+    monkeypatch.setattr(pipeline, stage, wrong)
+    fn = assigning if stage == "return_new_storages" else noisy
+    options = {"capture": "dynamo"} if fn is assigning else {"random": "torch"}
+    with pytest.raises(aotkit.CompileError, match="there is no such note, at node sin") as caught:
+        aotkit.compile(fn, backend=aotkit.Backend(as_it_is), partition="default", check=False, **options)(*tensors())
+    assert str(caught.value).startswith(f"stage {stage!r} breaks a promise about the ")
+    assert "Report it to aotkit's authors" in caught.value.reason
+
+
+def test_a_trace_of_other_inputs_fails_at_its_door(monkeypatch):
+    right = pipeline.Pipeline._cut
+
+    def cut(self, joint, inputs, **keywords):
+        return right(self, joint, (inputs[0][:-1], inputs[1]), **keywords)
+
+    monkeypatch.setattr(pipeline.Pipeline, "_cut", cut)
+    with pytest.raises(aotkit.CompileError, match=r"^stage 'tracing' .* But there are 4 for 5 inputs"):
+        compile_()
+
+
+def test_a_trace_without_gradients_has_a_door_too(monkeypatch):
+    right = pipeline.Pipeline._forward
+
+    def forward(self, compiler, gm, inputs):
+        no_note(gm)
+        return right(self, compiler, gm, inputs)
+
+    monkeypatch.setattr(pipeline.Pipeline, "_forward", forward)
+    with torch.no_grad(), pytest.raises(aotkit.CompileError, match=r"^stage 'tracing' .* there is no such note"):
+        compile_()
+
+
+@pytest.mark.parametrize("role", ["forward", "backward"])
+def test_what_happens_between_the_cut_and_a_compiler_is_looked_at(role, monkeypatch):
+    name = "_forward" if role == "forward" else "_compile"
+    right = getattr(pipeline.Pipeline, name)
+
+    def changed(self, *arguments):
+        if role in (arguments[1], "forward"):
+            result_left_out(arguments[-2])
+        return right(self, *arguments)
+
+    monkeypatch.setattr(pipeline.Pipeline, name, changed)
+    with pytest.raises(aotkit.CompileError, match=rf"^stage 'AOTAutograd' breaks a promise about the {role} graph"):
+        compile_()
+
+
+@pytest.mark.parametrize("role", ["forward", "backward"])
+def test_a_compiler_that_changes_what_is_not_its_own_fails_at_its_door(role):
+    def wrong(gm, example_inputs):
+        example_inputs[0].unsqueeze_(0)
+        return gm
+
+    compilers = {"fw_compiler": as_it_is, "bw_compiler": as_it_is}
+    compilers["fw_compiler" if role == "forward" else "bw_compiler"] = wrong
+    backend = aotkit.Backend(**compilers)
+    with pytest.raises(aotkit.CompileError, match=rf"^backend '\w+' breaks a promise about the {role} graph"):
+        aotkit.compile(noisy, backend=backend, check=False)(*tensors())
+
+
+@pytest.mark.parametrize("value", ["", "0"])
+def test_without_the_switch_nothing_of_it_runs(value, monkeypatch):
+    def never(*arguments):
+        raise AssertionError("called")
+
+    for name, thing in list(vars(verifier).items()):
+        if callable(thing) and getattr(thing, "__module__", "") == verifier.__name__ and name != "is_wanted":
+            monkeypatch.setattr(verifier, name, never)
+    monkeypatch.setattr(pipeline, "Doors", never)
+    monkeypatch.setenv("AOTKIT_VERIFY", value)
+    compile_()[0].sum().backward()
+    with torch.no_grad():
+        compile_()
+    monkeypatch.setenv("AOTKIT_VERIFY", "1")
+    with pytest.raises(AssertionError, match="called"):
+        compile_()
+
+
+def test_faults_that_fail_at_the_door_already():
+    """All others are the check's, to which tests/testing/test_faults.py leaves these, too."""
+    partitions = [f for f in FAULTS if f.subject == "partitions"]
+    found = {f.name for f in partitions if "breaks a promise" in str(refusal(f, f.plug_in(True)))}
+    assert found == {"reordered_saved_values", "saved_mask_negated", "saved_in_half", "recomputed_without_epsilon"}

@@ -9,14 +9,10 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node, map_arg
 
-from aotkit.aot import pytree, without_autocast
-from aotkit.aot.changing_inputs import COPY
-from aotkit.aot.effects import changes_inputs
-from aotkit.aot.graphs import is_symbol
-from aotkit.aot.partition import is_random
-from aotkit.aot.statistics import NORMALIZATIONS
-from aotkit.aot.views import views_behind
+from aotkit.passes import COPY, NORMALIZATIONS, changes_inputs, is_random, is_symbol, views_behind
 from aotkit.stages.calls import results_of
+from aotkit.torch_private.dispatch import pytree
+from aotkit.torch_private.switches import without_autocast
 
 RANDOM_STATES = ("fwd_rng_state", "bwd_rng_state")  # inputs that torch adds where it cuts a graph
 WRITE = "write to "  # what effects begin with that are writes

@@ -11,12 +11,13 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from aotkit.aot import effect_tokens, is_data_dependent
-from aotkit.aot.graph_modules import has_code
 from aotkit.errors import CompileError
 from aotkit.inspection import source_line
+from aotkit.passes import effect_tokens
 from aotkit.stages.calls import Blame
 from aotkit.stages.facts import Facts, derived, differ, facts_of, kind_of, record, together, without_tokens
+from aotkit.torch_private.fake_tensors import is_data_dependent
+from aotkit.torch_private.fx import has_code
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def same_effects(step: Step) -> Found:
 
 
 def saved_values(step: Step) -> Found:
-    """Backward takes what forward saves, integers first: as many, in this order, of equal shapes, strides and dtypes."""
+    """Backward takes what forward saves, integers first: as many, in this order, of these shapes, strides, dtypes."""
     saved, taken = step.after.saved, step.after.taken
     if len(saved) != len(taken):
         yield f"{len(saved)} are saved and {len(taken)} are taken", None

@@ -174,8 +174,9 @@ def _effect(node: Node) -> str:
         return f"{WRITE}{views_behind(node.args[0])[0].name} by {node.target}"
     if is_random(node):  # another operator may draw the same: one that keeps the generator's state, or fused attention
         return "draw of random numbers"
-    has_order = node.target is torch.ops.higher_order.with_effects
-    return str(node.args[1] if has_order else node.target) if has_order or node.is_impure(impure_random=False) else ""
+    if node.target is torch.ops.higher_order.with_effects:
+        return str(node.args[1])
+    return str(node.target) if node.is_impure(impure_random=False) else ""
 
 
 def derived(node: Node) -> Sequence[Kind]:

@@ -127,12 +127,12 @@ def saved_values(step: Step) -> Found:
     if len(saved) != len(taken):
         yield f"{len(saved)} are saved and {len(taken)} are taken", None
         return
-    names = [node.name for node, _ in saved]
+    names = [str(node) for node, _ in saved]
     for (node, kind), (placeholder, other) in zip(saved, taken, strict=True):
         if differ(kind, other, strides=True):
-            yield f"forward saves {node.name}, {kind}; backward takes {placeholder.name}, {other}", node
-        if placeholder.name != node.name and placeholder.name in names:
-            yield f"backward takes {placeholder.name} where forward saves {node.name}", node
+            yield f"forward saves {node}, {kind}; backward takes {placeholder}, {other}", node
+        if placeholder.name != str(node) and placeholder.name in names:
+            yield f"backward takes {placeholder} where forward saves {node}", node
 
 
 def fitting(step: Step) -> Found:
@@ -155,11 +155,11 @@ def current_code(step: Step) -> Found:
             yield "it is older, as `recompile` was not called after a change", None
 
 
-ALL = (well_formed, described, same_inputs, same_results, same_memory, same_effects)
+ALL = (well_formed, described, same_inputs, same_results, same_effects, same_memory)
 CUT = (*ALL, saved_values, current_code)
 PROMISES: Mapping[str, Sequence[Callable[[Step], Found]]] = {
     "tracing": (well_formed, described, fitting),
-    "correct_statistics": (well_formed, described, same_inputs, same_memory, same_effects),  # types of results change
+    "correct_statistics": (well_formed, described, same_inputs, same_effects, same_memory),  # types of results change
     "copy_changing_inputs": ALL,
     "keep_copies": ALL,
     "joint pass": ALL,
@@ -169,8 +169,7 @@ PROMISES: Mapping[str, Sequence[Callable[[Step], Found]]] = {
     "save_viewed_inputs": CUT,
     "separate_gradients": CUT,
     "AOTAutograd": (*ALL, fitting, current_code),
-    # It makes results of writes.
-    "return_new_storages": (well_formed, described, same_inputs, same_memory, current_code),
+    "return_new_storages": (well_formed, described, same_inputs, current_code),  # it makes results of writes
     "promise_strides": (*ALL, current_code),
     # Of copies, whose notes are those of the graph that it was given, and of the backward graph.
     "compiler": (*ALL, fitting),

@@ -15,7 +15,7 @@ from aotkit.testing.faults import FAULTS, NotPlanted, caught
 from aotkit.testing.faults.judge import refusal
 from aotkit.testing.faults.planting import Subject
 
-# They are for the check. Of four, a promise of the partitioner's tells already: tests/stages/test_verifier.py has these.
+# They are for the check, also four that break a promise of partitioners: tests/stages/test_verifier.py names them.
 pytestmark = pytest.mark.usefixtures("unverified")
 
 

@@ -231,6 +231,22 @@ def test_a_partitioner_that_breaks_a_promise_fails_at_its_door(change, promise, 
     assert found in reason
 
 
+def test_the_code_of_a_forward_graph_is_renewed_after_a_view_that_is_saved_alone_is_left_out():
+    def saving_a_view(joint, joint_inputs, *, num_fwd_outputs, **kwargs):
+        forward, backward = aotkit.get_partitioner("default")(
+            joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs
+        )
+        weight = placeholders(forward)[1]
+        view = insert(forward, weight, aten.t.default)
+        view.meta["val"] = weight.meta["val"].t()
+        set_results(forward, lambda results: [*results[:num_fwd_outputs], view, *results[num_fwd_outputs:]])
+        with backward.graph.inserting_before(placeholders(backward)[0]):
+            backward.graph.placeholder("view").meta = view.meta
+        return tuple(torch.fx.GraphModule(part, part.graph) for part in (forward, backward))
+
+    compile_(lambda x, w, count: (x @ w).sin(), partition=saving_a_view).sum().backward()
+
+
 OWN = [stage for stage in verifier.PROMISES if hasattr(pipeline, stage)]
 
 

@@ -4,6 +4,7 @@ import collections
 import functools
 import gc
 import logging
+import os
 import zlib
 
 import pytest
@@ -26,6 +27,20 @@ def frozen():
     yield
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def verified():
+    """A stage that breaks a promise fails at its own door, also in processes that tests start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AOTKIT_VERIFY", os.environ.get("AOTKIT_VERIFY", "1"))
+        yield
+
+
+@pytest.fixture
+def unverified(monkeypatch):
+    """For plug-ins that are wrong on purpose, to be judged by what comes after the stages."""
+    monkeypatch.setenv("AOTKIT_VERIFY", "0")
 
 
 @pytest.fixture(scope="session", autouse=True)

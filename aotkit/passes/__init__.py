@@ -1,6 +1,6 @@
 """What is asked of graphs, and what aotkit changes in them, whichever compiler they go to."""
 
-from aotkit.passes.changing_inputs import copy_changing_inputs, drop_unsaved_copies
+from aotkit.passes.changing_inputs import COPY, copy_changing_inputs, drop_unsaved_copies
 from aotkit.passes.gradients import copy_repeated_gradients, gradient_uses, separate_gradients
 from aotkit.passes.graphs import (
     copied,
@@ -40,12 +40,14 @@ from aotkit.passes.output_strides import keep_strides, promise_strides, show_res
 from aotkit.passes.own_copies import hidden_copies, keep_copies
 from aotkit.passes.saved_inputs import copy_saved_mutated_inputs, save_viewed_inputs
 from aotkit.passes.source import credit_backward, module_path, module_stack, recording_source, source_line, user_line
-from aotkit.passes.statistics import correct_statistics
+from aotkit.passes.statistics import NORMALIZATIONS, correct_statistics
 from aotkit.passes.views import share_viewed_memory, views_behind
 
 __all__ = [
+    "COPY",
     "IN_KERNELS",
     "IS_NEW_STORAGE",
+    "NORMALIZATIONS",
     "SINCE_2_14",
     "_SYMBOLIC",
     "assigning",

@@ -67,6 +67,7 @@ def save_viewed_inputs(forward: GraphModule, backward: GraphModule, num_outputs:
     for node in reversed(forward.graph.nodes):
         if node in views and not node.users:
             forward.graph.erase_node(node)
+    renew_code(forward)
 
 
 def _from_input(node: Node) -> list[Node]:
@@ -128,7 +129,7 @@ def _save(forward: GraphModule, num_outputs: int, saved: Sequence[Node]) -> None
     output = forward.graph.output_node()
     before: Any = output.args[0]
     output.args = ((*before[:num_outputs], *saved),)
-    if "desc" in output.meta:
+    if len(output.meta.get("desc", ())) == len(before):  # else a partitioner has changed the results, but not that
         known = dict(zip(before[num_outputs:], output.meta["desc"][num_outputs:], strict=True))
         output.meta["desc"] = [
             *output.meta["desc"][:num_outputs],
@@ -137,4 +138,3 @@ def _save(forward: GraphModule, num_outputs: int, saved: Sequence[Node]) -> None
     if "output_stack_traces" in output.meta:
         traces = output.meta["output_stack_traces"][:num_outputs]
         output.meta["output_stack_traces"] = [*traces, *(node.meta.get("stack_trace") for node in saved)]
-    renew_code(forward)

@@ -28,6 +28,7 @@ from aotkit.passes import (
 )
 from aotkit.runtime import CompiledGraphs, collecting, donated_inputs, sparing_retained
 from aotkit.stages.calls import Blame, Product, boxed_call, checked_once, outside_dynamo, results_of
+from aotkit.stages.verifier import Doors, is_wanted
 from aotkit.torch_private.fake_tensors import outside_fake_mode
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Pipeline:
         self.lasting: Sequence[bool] = ()
         self.guarded = False
         self.assigns_data = False
+        self._doors = Doors(graphs_of.keywords) if is_wanted() else None
 
     def keywords(self) -> dict[str, Any]:
         """Keyword arguments for AOTAutograd."""
@@ -80,14 +82,20 @@ class Pipeline:
         return CompiledGraphs(*self._compiled["forward"], *self._compiled.get("backward", ()))
 
     def _cut(self, joint: GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
+        if self._doors is not None:
+            self._doors.begin("joint", joint, [*joint_inputs[0], *joint_inputs[1]], kwargs["num_fwd_outputs"])
         correct_statistics(joint)
+        self._after("correct_statistics", joint=joint)
         self.gradient_uses = gradient_uses(joint, kwargs["num_fwd_outputs"])
         self._refuse_sparse(joint)
         copy_changing_inputs(joint, self.lasting)
+        self._after("copy_changing_inputs", joint=joint)
         keep_copies(joint)
+        self._after("keep_copies", joint=joint)
         if self._backend.joint_pass is not None:
             with self._blame(f"joint pass of backend {self._backend_name!r}", "joint", joint):
                 self._backend.joint_pass(joint, joint_inputs)
+            self._after("joint pass", joint=joint)
         credit_backward(joint)
         self._joint = copy_graph(joint)
         drop_unsaved_copies(self._joint)
@@ -96,12 +104,22 @@ class Pipeline:
             parts = self._partition(joint, joint_inputs, **kwargs)
             forward, backward = self._two_graphs(parts)
             _same_saved_values(forward, backward, kwargs["num_fwd_outputs"], len(joint_inputs[1]))
+        both = {"forward": forward, "backward": backward}
+        self._after("partitioner", **both)
         drop_unsaved_copies(forward, results_of(forward)[kwargs["num_fwd_outputs"] :])
+        self._after("drop_unsaved_copies", **both)
         copy_saved_mutated_inputs(forward, kwargs["num_fwd_outputs"])
+        self._after("copy_saved_mutated_inputs", **both)
         save_viewed_inputs(forward, backward, kwargs["num_fwd_outputs"])
+        self._after("save_viewed_inputs", **both)
         separate_gradients(backward)
+        self._after("separate_gradients", **both)
         self._backward = copy_graph(backward)
         return forward, backward
+
+    def _after(self, stage: str, given: Sequence[Any] | None = None, /, **graphs: GraphModule) -> None:
+        if self._doors is not None:
+            self._doors.after(stage, given, **graphs)
 
     def _refuse_sparse(self, gm: GraphModule) -> None:
         if found := sparse_nodes(gm):
@@ -122,24 +140,33 @@ class Pipeline:
         if num_outputs is None:  # no joint graph: inference
             self._refuse_sparse(gm)
             num_outputs = len(results_of(gm))
+            if self._doors is not None:
+                self._doors.begin("forward", gm, example_inputs, num_outputs)
         else:
+            self._after("AOTAutograd", example_inputs, forward=gm)
             num_outputs -= effect_tokens(gm)
         self.graphs = self._new_graphs(
             forward=copy_graph(gm), joint=self._joint, backward=self._backward, num_outputs=num_outputs,
             regions=self._regions, backward_inputs=self._backward_inputs,
         )  # fmt: skip
         replaced = return_new_storages(gm) if self.assigns_data else ()
+        self._after("return_new_storages", forward=gm)
         promise_strides(gm, num_outputs, self.strides)
+        self._after("promise_strides", forward=gm)
         return assigning(self._compile(compiler, "forward", gm, example_inputs), replaced)
 
     def _compile(self, compiler: GraphCompiler, role: str, gm: GraphModule, example_inputs: Sequence[Tensor]) -> Boxed:
         kept = copy_graph(gm)
         if role == "backward":
+            self._after("AOTAutograd", example_inputs, backward=gm)
             self._backward_inputs += example_inputs
         donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
         with self._blame(f"backend {self._backend_name!r}", role, kept), outside_fake_mode(), collecting():
             product = compiler(gm, example_inputs)
             run = boxed_call(product)
+        self._after("compiler", example_inputs, **{role: kept})
+        if role == "forward" and self._backward is not None:
+            self._after("compiler", backward=self._backward)
         self.products[role] = Product(product, kept)
         if "regions" in gm.meta:
             self._regions[role] = gm.meta["regions"]

@@ -196,6 +196,7 @@ def two_sines(x, y):
 
 
 @pytest.mark.parametrize("partition", [save_another, reorder_saved])
+@pytest.mark.usefixtures("unverified")
 def test_a_wrong_cut_is_told_from_a_wrong_compiler(partition):
     error = failed(two_sines, leaf(4), leaf(4), backend="nop", partition=partition)
     culprit = error.report.culprit

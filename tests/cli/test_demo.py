@@ -13,7 +13,7 @@ from aotkit import cli
 from aotkit.benchmark import bench
 from aotkit.benchmark.workloads import gpt2, padded_texts, tutorial_inputs
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 (OUTPUT,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 import aotkit
-
-from .agreement import agrees
+from tests.agreement import agrees
 
 NUMBERS = itertools.count(2)  # its contents cannot be compared
 SCALE = 2.0

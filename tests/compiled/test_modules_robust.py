@@ -9,8 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import aotkit
-
-from .agreement import Counter, agrees
+from tests.agreement import Counter, agrees
 
 ONES = torch.ones(3)
 

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 import aotkit
-
-from .agreement import agrees, compare
+from tests.agreement import agrees, compare
 
 SIZES = [(4, 3), (5, 7), (2, 2)]
 

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 import aotkit
-
-from .agreement import Counter
+from tests.agreement import Counter
 
 THREADS = 6
 

@@ -15,8 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import aotkit
-
-from .agreement import Tripling, agrees, compare
+from tests.agreement import Tripling, agrees, compare
 
 # What surrounds a call is the subject here: much of it makes calls eager.
 pytestmark = pytest.mark.filterwarnings("ignore::aotkit.errors.EagerCallWarning")

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 import aotkit
-
-from .agreement import agrees
+from tests.agreement import agrees
 
 SCALE = 2.0
 WEIGHT = torch.full((3,), 2.0)

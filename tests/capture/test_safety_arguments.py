@@ -11,8 +11,7 @@ import pytest
 import torch
 
 import aotkit
-
-from .agreement import agrees
+from tests.agreement import agrees
 
 Point = collections.namedtuple("Point", "x y")
 

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 import aotkit
-
-from .agreement import agrees
+from tests.agreement import agrees
 
 WAYS = {
     "detached": lambda x: x.clone().detach().requires_grad_(),

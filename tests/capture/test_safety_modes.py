@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 import aotkit
-
-from .agreement import agrees, compare
+from tests.agreement import agrees, compare
 
 MODES = {
     "plain": contextlib.nullcontext,

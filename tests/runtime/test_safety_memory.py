@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import aotkit
-
-from .agreement import Counter, agrees
+from tests.agreement import Counter, agrees
 
 
 @agrees

@@ -11,8 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 import aotkit
-
-from .agreement import Tripling, agrees, compare
+from tests.agreement import Tripling, agrees, compare
 
 
 class Net(nn.Module):

@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import aotkit
-
-from .agreement import compare
-from .random_calls import BODIES, CALLS, SURROUNDINGS, Subject, apply_change, finish, inputs
+from tests.agreement import compare
+from tests.random_calls import BODIES, CALLS, SURROUNDINGS, Subject, apply_change, finish, inputs
 
 SETTINGS = {
     "deadline": None,

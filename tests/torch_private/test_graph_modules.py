@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import aotkit
 from aotkit.torch_private.fx import graph_module, has_code, renew_code
-from tests.test_copying import COPIES
+from tests.compiled.test_copying import COPIES
 
 
 def sine() -> GraphModule:

@@ -15,8 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import aotkit
 from aotkit.benchmark import transformers_models
-
-from .agreement import Tripling
+from tests.agreement import Tripling
 
 # Dynamo looks at `.grad` of what a graph break passes on; so does plain torch.compile.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import aotkit
-
-from .agreement import agrees
+from tests.agreement import agrees
 
 SCALE = ContextVar("SCALE", default=2.0)
 SETTINGS = ContextVar("SETTINGS", default={"shift": [1.0]})  # noqa: B039

@@ -6,7 +6,7 @@ import inspect
 import pytest
 import torch
 
-from .agreement import agrees
+from tests.agreement import agrees
 
 
 @agrees

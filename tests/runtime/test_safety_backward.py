@@ -6,8 +6,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import aotkit
-
-from .agreement import agrees, compare
+from tests.agreement import agrees, compare
 
 PARTITIONERS = ["default", "min_cut", "nx_min_cut"]
 

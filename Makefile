@@ -14,7 +14,7 @@ LOCK := $(if $(shell command -v flock),flock Makefile)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types docs screenshots models private-names sweep clean
+.PHONY: help install demo test lint types core docs screenshots models private-names sweep clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,13 @@ lint: install  ## check style and formatting
 
 types: install  ## check types
 	$(PY) -m mypy
+
+# From names to compiled graphs, of `nop` and `default`; other stages are entered by their doors.
+CORE := aotkit/compiler.py aotkit/registry.py aotkit/interfaces.py aotkit/errors.py aotkit/capture/recipe.py \
+	aotkit/stages/calls.py aotkit/stages/pipeline.py backends/nop.py partitioners/default.py
+
+core:  ## count the lines of the core, which a test limits
+	@wc -l $(CORE)
 
 docs: install  ## build the documentation as HTML, for reading without a network
 	@$(PIP) install --group docs

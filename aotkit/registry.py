@@ -9,7 +9,6 @@ import difflib
 import functools
 import os
 import re
-import shutil
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -43,15 +42,13 @@ class Registry(Generic[T]):
         if not re.fullmatch("[a-z0-9_]+", name):
             raise ValueError(f"{self.kind} name {name!r} must consist of lower-case letters, digits and underscores.")
         _plugin(self.kind, obj)
-        old = self._local.get(name)
-        if old is not None and _identity(old) != _identity(obj):
+        old, points = self._local.get(name), self._points(name)
+        taken, more = _origins(points), ""
+        if old is not None:
+            taken, more = _owner(old), f", or call unregister_{self.kind}({name!r}) first"
+        if taken and (old is None or _identity(old) != _identity(obj)):
             raise DuplicateNameError(
-                f"{self.kind} {name!r} cannot be {_owner(obj)}: it is already {_owner(old)}. "
-                f"Choose another name, or call unregister_{self.kind}({name!r}) first."
-            )
-        if old is None and (points := self._points(name)):
-            raise DuplicateNameError(
-                f"{self.kind} {name!r} cannot be {_owner(obj)}: it is already {_origins(points)}. Choose another name."
+                f"{self.kind} {name!r} cannot be {_owner(obj)}: it is already {taken}. Choose another name{more}."
             )
         self._local[name] = obj
 
@@ -312,13 +309,3 @@ def name_of(spec: Any) -> str:
         return ", ".join(map(name_of, spec))
     obj = _function(spec)
     return str(getattr(obj, "__name__", type(obj).__name__))
-
-
-def default_backend() -> str:
-    """What backend "auto" stands for here."""
-    return "inductor" if cpp_compiler() else "nop"
-
-
-def cpp_compiler() -> str | None:
-    """Where there is a C++ compiler, or None."""
-    return next(filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None)

@@ -60,6 +60,7 @@ PRIVATE_NAMES_ALLOWED = Path("aotkit/torch_private")
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 350
 MAX_FILES_AT_THE_TOP = 10
+MAX_CORE_LINES = 1150
 
 
 def each(files):
@@ -204,6 +205,14 @@ def test_few_files_lie_at_the_top():
     assert len(TOP) <= MAX_FILES_AT_THE_TOP, (
         f"{', '.join(f.name for f in TOP)}: put the new one into the folder of its stage"
     )
+
+
+def test_the_core_can_be_read_in_half_an_hour():
+    """`make core` prints it."""
+    listed = re.search(r"^CORE := ((?:.*\\\n)*.*)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    files = listed.replace("\\", " ").split()
+    assert len(files) > 5
+    assert sum(len((ROOT / f).read_text(encoding="utf-8").splitlines()) for f in files) <= MAX_CORE_LINES
 
 
 @each([f for f in FILES if PRIVATE_NAMES_ALLOWED not in f.parents])

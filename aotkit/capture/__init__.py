@@ -4,6 +4,7 @@
 """
 
 from aotkit.capture.arguments import flatten
+from aotkit.capture.auto import cpp_compiler, default_backend
 from aotkit.capture.direct import DirectFunction
 from aotkit.capture.dynamo import DynamoFunction
 from aotkit.capture.dynamo_graph import CapturedCompiler
@@ -22,6 +23,8 @@ __all__ = [
     "Recipe",
     "SharedRandom",
     "TensorReads",
+    "cpp_compiler",
+    "default_backend",
     "flatten",
     "recipe_of",
 ]

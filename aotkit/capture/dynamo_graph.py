@@ -24,10 +24,18 @@ from aotkit.capture.captured_graph import (
 )
 from aotkit.capture.recipe import Recipe
 from aotkit.checking import Baseline, Budget, CheckReport, Plan, Run, Storages, at_once, checker, run_on_copies
-from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, TraceError, warn_of_fallback
+from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, TraceError
 from aotkit.inspection import Graphs
 from aotkit.random import SeedNeeded, new_seed, random_state
-from aotkit.runtime import COMPILE_LOCK, Apart, collecting_later, hidden_overlap, mutation_pattern, way_in
+from aotkit.runtime import (
+    COMPILE_LOCK,
+    Apart,
+    collecting_later,
+    hidden_overlap,
+    mutation_pattern,
+    warn_of_fallback,
+    way_in,
+)
 from aotkit.stages import Pipeline, Product
 from aotkit.torch_private.aotautograd import compile_captured, trace
 from aotkit.torch_private.aotautograd_metadata import Compiled

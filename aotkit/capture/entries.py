@@ -6,7 +6,8 @@ from torch import Tensor
 
 from aotkit.capture.entry import Entry, Failure
 from aotkit.capture.guards import Guard
-from aotkit.errors import RecompilationWarning, warn_user
+from aotkit.errors import RecompilationWarning
+from aotkit.runtime import warn_user
 
 # An entry holds compiled code, and graphs for inspection.
 MOST_ENTRIES = 256

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from aotkit.capture.auto import default_backend
 from aotkit.capture.shared_random import SharedRandom
 from aotkit.inspection import Graphs
 from aotkit.interfaces import Backend, Partitioner
 from aotkit.random import Draws
-from aotkit.registry import BACKENDS, PARTITIONERS, BackendSpec, default_backend, get_backend, get_partitioner, name_of
+from aotkit.registry import BACKENDS, PARTITIONERS, BackendSpec, get_backend, get_partitioner, name_of
 from aotkit.stages import Pipeline
 
 Randomness = Literal["shared", "torch"]

@@ -9,7 +9,8 @@ from aotkit.capture.arguments import Arguments, Parameters
 from aotkit.capture.objects import is_constant
 from aotkit.capture.signature import Signature
 from aotkit.capture.walk import Walk
-from aotkit.errors import RecompilationWarning, warn_user
+from aotkit.errors import RecompilationWarning
+from aotkit.runtime import warn_user
 
 MANY = 32
 MOST_DIFFERENCES = 3

@@ -17,7 +17,8 @@ from aotkit.checking.comparison import CheckReport, Comparison
 from aotkit.checking.judgement import judge
 from aotkit.checking.runs import Baseline, Run, run_on_copies
 from aotkit.checking.second_run import SecondRun, run_again
-from aotkit.errors import MismatchError, UndecidedWarning, is_out_of_memory, warn_user
+from aotkit.errors import MismatchError, UndecidedWarning, is_out_of_memory
+from aotkit.runtime import warn_user
 
 # What a check may take once the function is compiled: so many runs of eager, and so many seconds more.
 STEPS, SECONDS = 10, 10.0

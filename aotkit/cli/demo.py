@@ -18,7 +18,7 @@ def _demo(options: argparse.Namespace) -> int:
     from aotkit.api import extract
     from aotkit.benchmark import bench
     from aotkit.benchmark.workloads import ResidualLoss, gpt2, padded_texts, tutorial, tutorial_inputs
-    from aotkit.registry import default_backend
+    from aotkit.capture import default_backend
 
     reports, tell = [], progress()
 

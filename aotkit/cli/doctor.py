@@ -116,8 +116,8 @@ def trials() -> list[Trial]:
 def _trial(device: str) -> Trial:
     import torch
 
+    from aotkit.capture import default_backend
     from aotkit.compiler import compile
-    from aotkit.registry import default_backend
 
     factor = time.time() % 1  # another one each time: compilers shall not take what they compiled before
 
@@ -185,7 +185,7 @@ def _cuda() -> Iterator[Finding]:
 
 
 def _compiler() -> Finding:
-    from aotkit.registry import cpp_compiler
+    from aotkit.capture import cpp_compiler
 
     command = shlex.split(os.environ.get("CXX") or "") or [path for path in [cpp_compiler()] if path]
     if not command:

@@ -18,9 +18,9 @@ import torch
 from aotkit.capture import DirectFunction, DynamoFunction, Entry, Failure, recipe_of
 from aotkit.checking import CheckReport, raise_if_different
 from aotkit.compiled.explanation import Explanation
-from aotkit.errors import EagerOnly, OwnError, TraceError, warn_of_eager_call
+from aotkit.errors import EagerOnly, OwnError, TraceError
 from aotkit.inspection import Graphs
-from aotkit.runtime import COMPILE_LOCK
+from aotkit.runtime import COMPILE_LOCK, warn_of_eager_call
 from aotkit.torch_private.switches import why_eager
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from aotkit.capture import default_backend
 from aotkit.compiler import compile
 from aotkit.nn import patterns
 from aotkit.nn.patterns import Activation, ResidualNormStyle
-from aotkit.registry import default_backend
 
 E = TypeVar("E", bound=StrEnum)
 Function = Callable[..., Tensor]

@@ -7,6 +7,7 @@ from aotkit.runtime.compile_lock import COMPILE_LOCK
 from aotkit.runtime.donation import donated_inputs, sparing_retained
 from aotkit.runtime.relays import if_on_cpu, relay, with_seed
 from aotkit.runtime.sharing import hidden_overlap, memory_pattern, mutation_pattern
+from aotkit.runtime.warn import warn_of_eager_call, warn_of_fallback, warn_user
 from aotkit.runtime.way_in import CompiledGraphs, way_in
 
 __all__ = [
@@ -23,6 +24,9 @@ __all__ = [
     "refuse_leaf_mutation",
     "relay",
     "sparing_retained",
+    "warn_of_eager_call",
+    "warn_of_fallback",
+    "warn_user",
     "way_in",
     "with_seed",
     "without_garbage_collection",

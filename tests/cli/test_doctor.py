@@ -17,7 +17,7 @@ def report(capsys):
 
 
 def test_it_tells_what_there_is_and_tries_the_default_backend(capsys, monkeypatch):
-    monkeypatch.setattr("aotkit.capture.auto.default_backend", lambda: "nop")
+    monkeypatch.setattr("aotkit.capture.default_backend", lambda: "nop")
     code, document, found = report(capsys)
     assert (code, document["usable"]) == (0, True)
     assert found["torch"] == {"subject": "torch", "found": torch.__version__, "problem": None}
@@ -36,7 +36,7 @@ def test_a_default_backend_that_does_not_work_makes_it_exit_with_three(capsys, m
         return lambda *inputs: [x if x is None else x * 2 for x in gm(*inputs)]
 
     aotkit.register_backend("wrong", wrong)
-    monkeypatch.setattr("aotkit.capture.auto.default_backend", lambda: "wrong")
+    monkeypatch.setattr("aotkit.capture.default_backend", lambda: "wrong")
     try:
         code, document, _ = report(capsys)
         assert (code, document["usable"]) == (3, False)
@@ -80,7 +80,7 @@ def test_a_folder_that_cannot_be_written_and_a_missing_compiler_are_problems(mon
         "C++ compiler", "no-such-compiler -O2", "the variable CXX names no program"
     )
     monkeypatch.delenv("CXX")
-    monkeypatch.setattr("aotkit.capture.auto.cpp_compiler", lambda: None)
+    monkeypatch.setattr("aotkit.capture.cpp_compiler", lambda: None)
     (problem,) = [finding.problem for finding in doctor.findings() if finding.subject == "C++ compiler"]
     assert "'nop' is the default" in problem
 

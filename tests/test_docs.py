@@ -1,14 +1,18 @@
 """What the documents say holds: code runs and prints what stands below it, commands exist, links lead somewhere."""
 
 import doctest
+import inspect
 import linecache
+import pkgutil
 import re
 import shlex
+import sys
 import tomllib
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 
 import aotkit
 from aotkit import cli
@@ -22,6 +26,9 @@ BLOCK = re.compile(r"^```(\S*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"(?:^python -m |[`$] ?(?:python -m )?)aotkit (\w[^`#\n]*)", re.MULTILINE)
 TARGET = re.compile(r"(?:^|[`$] ?)make (\w+)", re.MULTILINE)
 LINK = re.compile(r"\]\(([^):#]*)(?:#([^)]*))?\)")
+FLOW = ROOT / "docs" / "how_it_works.md"
+DOTTED = re.compile(r"`(\w+(?:\.\w+)+)`")
+STEP = re.compile(r"^\d+\. .*\n(?:   .*\n)*", re.MULTILINE)
 LARGEST_IMAGE = 150_000  # bytes
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -112,6 +119,42 @@ def test_links_lead_somewhere(page):
 def test_files_that_a_page_names_exist(page):
     for named in re.findall(r"`([\w/]+/\w+\.py)`", page.read_text(encoding="utf-8")):
         assert (ROOT / named).exists() or (ROOT / "aotkit" / named).exists(), f"{page.name} names {named}"
+
+
+def test_functions_that_the_flow_names_exist():
+    tops = {path.stem for path in (ROOT / "aotkit").iterdir()}
+    found = DOTTED.findall(FLOW.read_text(encoding="utf-8"))
+    named = {name for name in found if name.partition(".")[0] in tops and not name.endswith(".py")}
+    assert named
+    for name in named:
+        pkgutil.resolve_name(f"aotkit.{name}")
+
+
+def code_named(name):
+    """The code of a function or method of aotkit; of a class, that which makes an object of it."""
+    named = pkgutil.resolve_name(f"aotkit.{name}")
+    return inspect.unwrap(named.__init__ if inspect.isclass(named) else named).__code__
+
+
+def test_functions_that_the_flow_names_run_in_its_order(monkeypatch):
+    """In Python: C++, where it is built, is not seen here, and runs the backward graph by itself."""
+    monkeypatch.setenv("AOTKIT_NATIVE", "0")
+    _, _, section = FLOW.read_text(encoding="utf-8").partition("## From a call to its result\n")
+    section, _, _ = section.partition("\n## ")
+    code = next(code for language, code in BLOCK.findall(section) if language == "python")
+    called, before = [], sys.getprofile()
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code) if event == "call" else None)
+    try:
+        exec(compile(code, FLOW.name, "exec"), {"aotkit": aotkit, "torch": torch})
+    finally:
+        sys.setprofile(before)
+    steps = STEP.findall(section)
+    assert len(steps) > 1
+    calls = iter(called)
+    for step in steps:
+        for name in DOTTED.findall(step):
+            assert code_named(name) in calls, f"{name} does not run after what is named before it"
+    assert called.count(code_named("capture.entry.Entry")) == 1, "the second call makes an entry, too"
 
 
 def test_every_page_is_on_the_site_and_every_image_small():

@@ -184,6 +184,12 @@ def documented():
     return found
 
 
+@each(FILES)
+def test_what_begins_with_an_underscore_stays_in_its_file(path):
+    names = [full for full in imported_names(ast.walk(parse(path)), path) if inside(full, ["aotkit"])]
+    assert_none([n for n in names if n.rpartition(".")[2].startswith("_") and not n.endswith("__")], "name it without")
+
+
 @each([Path(f"aotkit/{room}/__init__.py") for room in DOORS])
 def test_a_door_hands_on_what_others_use(path):
     room = MODULES[path]

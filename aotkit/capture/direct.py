@@ -12,8 +12,8 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 from aotkit.capture.arguments import Arguments, Parameters, fitted_function, flatten
+from aotkit.capture.cache import Entries, Found
 from aotkit.capture.eager_calls import EagerVerdicts
-from aotkit.capture.entries import Entries, Found
 from aotkit.capture.entry import Entry, Failure, new_entry, unchecked_entry
 from aotkit.capture.executed import Followed, Unfollowed, executed_by
 from aotkit.capture.guards import ArgumentGuard, Guard, GuardSource

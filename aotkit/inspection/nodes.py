@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from aotkit.passes import _SYMBOLIC, size_hint, tensors_of
+from aotkit.passes import SYMBOLIC, size_hint, tensors_of
 from aotkit.text import sum_known
 
 _SHORT = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"), ("complex", "c"))
@@ -29,7 +29,7 @@ def type_name(value: Any) -> str:
         return tensor_type_name(value.dtype, value.shape)
     if isinstance(value, (list, tuple)):
         return "(" + ", ".join(map(type_name, value)) + ")"
-    if isinstance(value, _SYMBOLIC):
+    if isinstance(value, SYMBOLIC):
         return f"{type(value).__name__.removeprefix('Sym').lower()} {value}"
     return "?" if value is None else type(value).__name__
 

@@ -15,8 +15,8 @@ from aotkit.passes.graphs import (
 )
 from aotkit.passes.new_storages import IS_NEW_STORAGE, SINCE_2_14, assigning, calls_of, return_new_storages
 from aotkit.passes.nodes import (
-    _SYMBOLIC,
     IN_KERNELS,
+    SYMBOLIC,
     changes_inputs,
     flops,
     is_in_kernels,
@@ -49,7 +49,7 @@ __all__ = [
     "IS_NEW_STORAGE",
     "NORMALIZATIONS",
     "SINCE_2_14",
-    "_SYMBOLIC",
+    "SYMBOLIC",
     "assigning",
     "calls_of",
     "changes_inputs",

@@ -139,7 +139,7 @@ def keeps_order(node: Node) -> bool:
     return not own or is_random(node) or node.is_impure(impure_random=False)
 
 
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def operator_name(node: Node) -> str:

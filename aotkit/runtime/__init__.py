@@ -1,12 +1,12 @@
 """From the inputs of a call to compiled graphs, and from these to a backward pass."""
 
-from aotkit.runtime.apart import Apart
 from aotkit.runtime.backward import refuse_leaf_mutation
 from aotkit.runtime.collector import collecting, collecting_later, without_garbage_collection
 from aotkit.runtime.compile_lock import COMPILE_LOCK
+from aotkit.runtime.disjoint import Apart
 from aotkit.runtime.donation import donated_inputs, sparing_retained
-from aotkit.runtime.relays import if_on_cpu, relay, with_seed
 from aotkit.runtime.sharing import hidden_overlap, memory_pattern, mutation_pattern
+from aotkit.runtime.trampolines import if_on_cpu, relay, with_seed
 from aotkit.runtime.warn import warn_of_eager_call, warn_of_fallback, warn_user
 from aotkit.runtime.way_in import CompiledGraphs, way_in
 

@@ -16,7 +16,7 @@ from aotkit.torch_private.switches import DisableAutocast, is_autocast_on, is_de
 from aotkit.torch_private.tensors import is_view, tensor_guard
 
 
-def _differentiable(run: Boxed, backward: "_Backward", outputs: int) -> Callable[[list[Tensor]], Sequence[Any]]:
+def differentiable(run: Boxed, backward: "BackwardCalls", outputs: int) -> Callable[[list[Tensor]], Sequence[Any]]:
     """Calls of a forward graph as a node of autograd: in C++ where that is built, else in Python."""
     if (library := native.library()) is not None:
         numbers = tuple(backward.tangents), tuple(backward.differentiated)
@@ -25,7 +25,7 @@ def _differentiable(run: Boxed, backward: "_Backward", outputs: int) -> Callable
 
 
 def _differentiable_in_python(
-    run: Boxed, backward: "_Backward", outputs: int
+    run: Boxed, backward: "BackwardCalls", outputs: int
 ) -> Callable[[list[Tensor]], Sequence[Any]]:
     constants = sorted(set(range(outputs)) - set(backward.tangents))
 
@@ -72,7 +72,7 @@ def _differentiable_in_python(
     return enabling
 
 
-class _Backward:
+class BackwardCalls:
     """Calls of a backward graph.
 
     Attributes:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from aotkit.interfaces import Boxed
-from aotkit.runtime.relays import unless_retained
+from aotkit.runtime.trampolines import unless_retained
 from aotkit.torch_private.aotautograd_metadata import function_metadata
 
 

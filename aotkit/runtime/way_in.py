@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit.interfaces import Boxed
-from aotkit.runtime.autograd_node import _Backward, _differentiable
+from aotkit.runtime.autograd_node import BackwardCalls, differentiable
 from aotkit.runtime.backward import run_watched, unused_gradients
 from aotkit.torch_private import native
 from aotkit.torch_private.aotautograd_metadata import Compiled, why_not_lean
@@ -85,8 +85,8 @@ def _lean(
     if is_autocast_on():  # the graph has its casts already
         run = _without_autocast(run)
     if graphs.backward is not None and graphs.backward_graph is not None:
-        backward = _Backward(graphs.backward, graphs.backward_graph, compiled.tangents, unused, name)
-        return _differentiable(run, backward, len(info))
+        backward = BackwardCalls(graphs.backward, graphs.backward_graph, compiled.tangents, unused, name)
+        return differentiable(run, backward, len(info))
     return _without_gradients(run) if torch.is_grad_enabled() else run
 
 

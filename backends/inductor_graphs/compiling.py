@@ -19,9 +19,9 @@ from aotkit.backends.inductor_graphs.half_gelu import realize_opcount_threshold,
 from aotkit.backends.inductor_graphs.large_windows import with_cropped_windows
 from aotkit.backends.inductor_graphs.padding import share_padded
 from aotkit.backends.inductor_graphs.provenance import kernels_of, with_launches
-from aotkit.backends.inductor_graphs.results_apart import results_apart
 from aotkit.backends.inductor_graphs.short_calls import rewritten_call, short_call
 from aotkit.backends.inductor_graphs.single_pixels import with_products_for_single_pixels
+from aotkit.backends.inductor_graphs.unaliased_results import results_apart
 from aotkit.interfaces import Boxed
 from aotkit.passes import flops, hidden_copies, share_viewed_memory, show_results
 from aotkit.torch_private import inductor

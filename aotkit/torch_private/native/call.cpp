@@ -1,4 +1,4 @@
-// The node of autograd around compiled graphs, in C++: what lean.py's `_differentiable` does, at a third of its cost.
+// The node of autograd around compiled graphs, in C++: what runtime/autograd_node.py's `differentiable` does, at a third of its cost.
 //
 // One `Differentiable` belongs to one compilation. Calling it with a list of inputs runs the forward graph and gives its
 // outputs a `CompiledCall` as their grad_fn, which runs the backward graph.
@@ -106,7 +106,7 @@ struct Differentiable {
   PyObject_HEAD
   vectorcallfunc call;
   PyObject* forward;
-  PyObject* backward;  // a `_Backward` of lean.py
+  PyObject* backward;  // a `BackwardCalls` of runtime/autograd_node.py
   PyObject* run;  // its backward graph
   std::vector<bool>* differentiable;  // for each output whether it has a gradient
   std::vector<Py_ssize_t>* tangents;  // for each tangent, the output it belongs to
@@ -126,7 +126,7 @@ struct Differentiable {
     return true;
   }
 
-  // As `_Backward` gives them: it makes of the tangents what the graph takes, or refuses.
+  // As `BackwardCalls` gives them: it makes of the tangents what the graph takes, or refuses.
   Object gradients(PyObject* values, std::vector<Object>&& incoming) const {
     static PyObject* const name = PyUnicode_InternFromString("gradients");
     const Object given = made(PyTuple_New(static_cast<Py_ssize_t>(incoming.size())));
@@ -235,7 +235,7 @@ PyObject* call(PyObject* object, PyObject* const* arguments, size_t count, PyObj
   END_HANDLE_TH_ERRORS
 }
 
-// Takes the forward graph, a `_Backward`, the number of outputs, and the numbers of the outputs that have tangents, in
+// Takes the forward graph, a `BackwardCalls`, the number of outputs, and the numbers of the outputs that have tangents, in
 // their order, and of the inputs that get gradients.
 PyObject* create(PyTypeObject* type, PyObject* arguments, PyObject* /*keywords*/) {
   PyObject *forward = nullptr, *backward = nullptr, *tangents = nullptr, *inputs = nullptr;

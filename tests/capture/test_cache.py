@@ -6,7 +6,7 @@ import warnings
 import torch
 
 import aotkit
-from aotkit.capture import entries
+from aotkit.capture import cache
 
 
 def test_sixteen_signatures_compile_once_each():
@@ -31,7 +31,7 @@ def test_switches_and_constants_have_entries_of_their_own():
 
 def test_number_of_entries_is_limited(monkeypatch):
     """Beyond it, the oldest give way, with a warning; results stay right."""
-    monkeypatch.setattr(entries, "MOST_ENTRIES", 8)
+    monkeypatch.setattr(cache, "MOST_ENTRIES", 8)
     f = aotkit.compile(lambda x, n: x.sum(0) * n, backend="nop", check=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", aotkit.RecompilationWarning)
@@ -48,7 +48,7 @@ def test_number_of_entries_is_limited(monkeypatch):
 
 
 def test_limit_is_documented():
-    assert str(entries.MOST_ENTRIES) in aotkit.compile.__doc__
+    assert str(cache.MOST_ENTRIES) in aotkit.compile.__doc__
 
 
 def test_keywords_find_the_entry_of_positions():

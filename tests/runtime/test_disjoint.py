@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from aotkit.runtime.apart import Apart
+from aotkit.runtime.disjoint import Apart
 
 pytestmark = pytest.mark.parametrize("in_tier", ["python", "native"], indirect=True)
 

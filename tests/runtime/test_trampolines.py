@@ -10,7 +10,7 @@ from torch._inductor import compile_fx
 from torch._subclasses import FakeTensorMode
 
 from aotkit.backends.inductor_graphs.cpp_launches import launched_graph
-from aotkit.runtime.relays import if_on_cpu, relay, unless_retained, with_seed
+from aotkit.runtime.trampolines import if_on_cpu, relay, unless_retained, with_seed
 from aotkit.stages.calls import boxed_call
 from aotkit.torch_private import native
 

@@ -135,7 +135,11 @@ def _captured_name(node: Any) -> str:
 
 
 def attributes_as_inputs(gm: GraphModule) -> tuple[GraphModule, Sequence[Tensor]]:
-    """A graph that takes the tensors among its attributes as inputs, after the others; and these tensors."""
+    """A graph that takes the tensors among its attributes as inputs, after the others; and these tensors.
+
+    Such are the parameters of an optimizer whose step Dynamo captures. Who runs the graph on copies of its inputs would
+    change these, the user's own.
+    """
     tensors: dict[str, Tensor] = {}
     for node in gm.graph.find_nodes(op="get_attr"):
         if isinstance(value := attrgetter(node.target)(gm), Tensor):

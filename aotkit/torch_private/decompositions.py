@@ -21,7 +21,10 @@ def core_decompositions(more: Sequence[Any]) -> dict[Any, Callable[..., Any]]:
 
 @contextmanager
 def correct_recurrent_layers() -> Iterator[None]:
-    """While a function is traced, decompose stacked RNNs, LSTMs and GRUs one layer at a time, with dropout between."""
+    """While a function is traced, decompose stacked RNNs, LSTMs and GRUs one layer at a time, with dropout between.
+
+    torch's own decomposition leaves dropout out, and torch 2.11's gives final states another shape.
+    """
     from torch._decomp import decompositions
 
     original = decompositions._rnn_helper

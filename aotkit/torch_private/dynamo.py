@@ -171,6 +171,10 @@ def limits_hit() -> int:
 def correct_in_place_results() -> None:
     """Have Dynamo keep the attributes of an input together, whatever names its in-place results have.
 
+    To it, what `p -= x` returns is another tensor than `p`. An attribute of that, such as `p.grad = None` after it, was
+    lost, and `p.grad` was None: the next backward pass added to gradients that a step had used (pytorch/pytorch#113160
+    and #113271, which are closed; torch 2.11 to 2.15).
+
     For good: what is captured otherwise is right thereby, too.
     """
     from torch._dynamo.side_effects import SideEffects

@@ -113,7 +113,7 @@ def triton_cache_folder() -> Path:
 
 
 def inductor_for_functorch() -> dict[str, Any]:
-    """Keywords of functorch's `aot_function` and `aot_module`, of what torch itself brings alone."""
+    """Keywords of functorch's `aot_function` and `aot_module`, of what torch itself has: for comparison with aotkit."""
     from functorch.compile import min_cut_rematerialization_partition
 
     return {
@@ -132,6 +132,10 @@ _CPU = ("vendor", "cpu family", "model", "stepping", "flags", "features", "cpu i
 @contextmanager
 def remembered_probes() -> Iterator[None]:
     """While this lasts, probes that passed before, in Inductor's cache directory on a machine like this, pass at once.
+
+    To learn which vector instructions it may use, Inductor compiles up to six small libraries, and in every later
+    process loads each of them in a new interpreter: 0.7 s with torch 2.13, 7 s with torch 2.11. The answer depends on
+    things that seldom change.
 
     A probe that failed is made again in the next process: it may have failed for want of space or time. Nothing is
     remembered where the user decides, by `config.cpp.vec_isa_ok` or `config.cpp.simdlen`.

@@ -1,4 +1,9 @@
-"""torch's own tests: its database of operators, and its check of a compiled function."""
+"""torch's own tests: its database of operators, and its check of a compiled function, for comparison with aotkit's.
+
+Source of the check: `same_two_models` and `run_fwd_maybe_bwd` in torch/_dynamo/debug_utils.py, as its accuracy minifier
+does it: a loss that is the mean of all outputs, a reference in float64 if there is one, and `torch._dynamo.utils.same`
+with the minifier's tolerance.
+"""
 
 import functools
 import importlib

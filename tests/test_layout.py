@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import aotkit
+from tests.source_names import imports, inside, is_private, names_used
 
 ROOT = Path(__file__).resolve().parents[1]
 # Follows the links aotkit/backends and aotkit/partitioners: aotkit/backends/nop.py is the module aotkit.backends.nop.
@@ -86,38 +87,8 @@ def run(node, functions=True):
         yield from run(child, functions)
 
 
-def imports(nodes, path):
-    """(local name, full dotted name) of each import among `nodes`."""
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from ((alias.asname or alias.name, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            package = path.parent.parts[: len(path.parent.parts) + 1 - node.level] if node.level else ()
-            module = ".".join([*package, *filter(None, [node.module])])
-            yield from ((alias.asname or alias.name, f"{module}.{alias.name}") for alias in node.names)
-
-
 def imported_names(nodes, path):
     return sorted({full for _, full in imports(nodes, path)})
-
-
-def names_used(tree, path, root):
-    """Every dotted name that leads into package `root`, in full, however it was imported."""
-    imported = list(imports(ast.walk(tree), path))
-    # `import torch.fx` binds the name `torch`; `import torch.fx as fx` binds `fx`, which stands for torch.fx.
-    heads = {local.partition(".")[0]: local.partition(".")[0] if "." in local else full for local, full in imported}
-    chains = [ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Attribute)]
-    parts = [chain.partition(".") for chain in chains if re.fullmatch(r"[\w.]+", chain)]
-    used = {full for _, full in imported} | {f"{heads[head]}.{rest}" for head, _, rest in parts if head in heads}
-    return sorted(name for name in used if inside(name, [root]))
-
-
-def inside(name, packages):
-    return any(name == p or name.startswith(p + ".") for p in packages)
-
-
-def is_private(name):
-    return any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
 
 
 def assert_none(names, advice):

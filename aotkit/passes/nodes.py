@@ -12,6 +12,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from aotkit.torch_private.dispatch import OpOverload, tree_leaves
 
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 IN_KERNELS = "in_kernels"  # tag of what each kernel that reads it computes, as the backend has said
 
 
@@ -23,7 +24,7 @@ def storage_of(node: Any) -> int | None:
 
 def is_symbol(node: Node) -> bool:
     """Whether a node's value is a symbolic number, such as a size under `dynamic=True`."""
-    return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)
+    return isinstance(node.meta.get("val"), SYMBOLIC)
 
 
 def is_pointwise(node: Node) -> bool:
@@ -137,9 +138,6 @@ def keeps_order(node: Node) -> bool:
     """
     own = getattr(node.target, "namespace", "aten") in ("aten", "prims")
     return not own or is_random(node) or node.is_impure(impure_random=False)
-
-
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def operator_name(node: Node) -> str:

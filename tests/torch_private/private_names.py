@@ -6,13 +6,14 @@ torch that runs it, and keeps the others as they are.
 
 import ast
 import importlib
-import re
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+
+from tests.source_names import heads, imports, inside, is_private, names_in
 
 FOLDER = Path(__file__).resolve().parents[2] / "aotkit/torch_private"
 TABLE = FOLDER / "names.md"
@@ -35,43 +36,17 @@ def uses() -> dict[str, list[str]]:
     found = defaultdict[str, dict[str, None]](dict)
     for path in sorted(FOLDER.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        heads = dict(_imports(tree))
+        of_file = heads(imports(ast.walk(tree), path))
         module = ".".join(path.relative_to(FOLDER).with_suffix("").parts).removesuffix(".__init__")
         for owner in tree.body:
+            if isinstance(owner, ast.Import | ast.ImportFrom):
+                continue
             place = f"{module}.{name}" if (name := getattr(owner, "name", "")) else module
-            own = heads | dict(_imports(owner))
-            is_import = isinstance(owner, ast.Import | ast.ImportFrom)
-            for full in () if is_import else _names(owner, own):
-                if is_private(full):
+            known = of_file | heads(imports(ast.walk(owner), path))
+            for full in names_in(owner, known, whole=True):
+                if inside(full, PACKAGES) and is_private(full) and not inside(full, ["torch.ops"]):  # those are public
                     found[_cut(full)][place] = None
     return {name: [*found[name]] for name in sorted(found)}
-
-
-def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Local name -> full name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield from ((a.asname or a.name, f"{node.module}.{a.name}") for a in node.names)
-        elif isinstance(node, ast.Import):
-            yield from ((a.asname or a.name.partition(".")[0], (a.asname and a.name) or a.name.partition(".")[0])
-                        for a in node.names)  # fmt: skip
-
-
-def _names(tree: ast.AST, heads: Mapping[str, str]) -> Iterator[str]:
-    """Every dotted name that leads into torch, in full."""
-    within = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute | ast.Name) and id(node) not in within:
-            chain = ast.unparse(node)
-            head, _, rest = chain.partition(".")
-            if re.fullmatch(r"[\w.]+", chain) and heads.get(head, "").split(".")[0] in PACKAGES:
-                yield f"{heads[head]}.{rest}".rstrip(".")
-
-
-def is_private(name: str) -> bool:
-    """Whether a part of a dotted name begins with an underscore; operators are public whatever their names."""
-    own = any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
-    return own and not name.startswith("torch.ops.")
 
 
 def _cut(name: str) -> str:

@@ -25,6 +25,7 @@ from aotkit.capture.walk import Codes, Walk
 from aotkit.checking import CheckReport
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, is_out_of_memory
 from aotkit.runtime import COMPILE_LOCK, warn_of_fallback
+from aotkit.timeline import stage
 from aotkit.torch_private.tensors import is_for_dynamo, why_eager_tensor
 
 T = TypeVar("T")
@@ -111,6 +112,7 @@ class DirectFunction:
         self._recompilations.count(lambda: describe(self._parameters, arguments, signature, walk))
         return entry, signature.tensors
 
+    @stage("find what it reads")
     def _signature(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: Arguments
     ) -> tuple[Signature, Guard, Walk]:

@@ -16,6 +16,7 @@ from aotkit.errors import AotkitError, TraceError
 from aotkit.inspection import Graphs
 from aotkit.random import random_state
 from aotkit.stages import Product
+from aotkit.timeline import Timeline
 from aotkit.torch_private.dynamo import MOST_DYNAMO_VARIANTS, dynamo_compile, graph_breaks, limits_hit
 
 NOTHING_TO_COMPILE = "TorchDynamo finds nothing to compile in it"
@@ -81,6 +82,12 @@ class Visit:
             merged.comparisons += [replace(c, what=f"graph {i}: {c.what}") for c in report.comparisons]
         return merged
 
+    @property
+    def timeline(self) -> Timeline | None:
+        """Where the time of the calls went that compiled the pieces; None if it ran none."""
+        found = {id(t): t for piece in self.pieces if (t := piece.timeline) is not None}
+        return Timeline.joined([*found.values()]) if found else None
+
     def _piece(self) -> CapturedGraph:
         if self.error is not None:
             raise self.error
@@ -101,11 +108,21 @@ class DynamoFunction:
     Args:
         dynamic: leave sizes open: from the start, never, or (None) those that have changed.
         strict: raise where Dynamo would run the function uncompiled.
+        timeline: that of the call for which this is made.
     """
 
-    def __init__(self, recipe: Recipe, dynamic: bool | None, check: bool, on_error: str, strict: bool) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        dynamic: bool | None,
+        check: bool,
+        on_error: str,
+        strict: bool,
+        timeline: Timeline | None = None,
+    ) -> None:
         self._recipe = recipe
         self._on_error = on_error
+        self._timeline = timeline  # of the first call
         self._breaks: dict[str, None] = {}  # what it has not captured, in Dynamo's words, which it says only once
         self._limited = ""
         # torch keeps compilers for ever, and would keep the function's module with it.
@@ -121,7 +138,7 @@ class DynamoFunction:
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str | None]:
         """The function's result, and why the call, or a part of it, ran eagerly, if one did."""
-        call, limits = Ran(), limits_hit()
+        call, limits = self._new_call(), limits_hit()
         try:
             with self._recorded(call):
                 result = self._call(*args, **kwargs)
@@ -146,7 +163,7 @@ class DynamoFunction:
         Args:
             check: compare each graph with eager, for the values that it has now.
         """
-        call = Ran(again=check)
+        call = self._new_call(again=check)
         with self._recorded(call), random_state():
             self._call(*args, **kwargs)
         error = next((piece.error for piece in call.pieces if piece.error is not None), None)
@@ -163,6 +180,10 @@ class DynamoFunction:
             eager = "; ".join(_parts_in_eager(call, limited=False)) or self._why_eager()
         return Visit(self._recipe.name, call.pieces, reasons, eager, error)
 
+    def _new_call(self, again: bool = False) -> Ran:
+        timeline, self._timeline = self._timeline, None
+        return Ran(again=again, timeline=timeline)
+
     @contextmanager
     def _recorded(self, call: Ran) -> Iterator[None]:
         """Note what a call runs, and what Dynamo, if it compiles, does not capture of it."""
@@ -172,6 +193,8 @@ class DynamoFunction:
             yield
         finally:
             ran.reset(token)
+            if call.timeline is not None:
+                call.timeline.end()
             after = graph_breaks()
             if after != before:
                 new = (reason for reason, count in after.items() if count > before.get(reason, 0))

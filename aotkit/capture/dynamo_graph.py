@@ -4,7 +4,7 @@ import contextvars
 import functools
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,6 +37,7 @@ from aotkit.runtime import (
     way_in,
 )
 from aotkit.stages import Pipeline, Product
+from aotkit.timeline import Timeline, current, stage
 from aotkit.torch_private.aotautograd import compile_captured, trace
 from aotkit.torch_private.aotautograd_metadata import Compiled
 from aotkit.torch_private.dynamo import ends_graph, is_dynamos_own
@@ -51,11 +52,23 @@ class Ran:
         again: whether to compare each with eager again.
         pieces: the graphs.
         eager: why some of them ran uncompiled.
+        began: when, by `time.perf_counter`.
+        timeline: where its time goes, if it compiles anything.
     """
 
     again: bool = False
     pieces: "list[CapturedGraph]" = field(default_factory=list)
     eager: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
+    timeline: Timeline | None = None
+
+    @contextmanager
+    def recorded(self, subject: str) -> Iterator[None]:
+        """What runs in it are stages of this call; what it has done since the last one was Dynamo's."""
+        self.timeline = self.timeline or Timeline(subject, self.began)
+        self.timeline.since_last("TorchDynamo")
+        with self.timeline.recording():
+            yield
 
 
 ran: contextvars.ContextVar[Ran | None] = contextvars.ContextVar("ran", default=None)
@@ -79,6 +92,10 @@ class CapturedCompiler:
         self.__name__ = f"aotkit_{recipe.backend_name}_{recipe.partition_name}"
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+        with (ran.get() or Ran()).recorded(self._recipe.subject):
+            return self._compiled(gm, example_inputs)
+
+    def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> "CapturedGraph":
         gm, attributes = attributes_as_inputs(gm)
         piece = CapturedGraph(gm, attributes, self._recipe, self.fall_back)
         try:
@@ -115,6 +132,7 @@ class CapturedGraph:
         products: what the compilers made of them.
         is_unchecked: whether its next run is to be compared with eager's.
         report: the verdict of that.
+        timeline: where the time of the call went that it was compiled in.
         error: why it runs eagerly.
         ends_because: why Dynamo ended the graph where it did; None where the function ends.
     """
@@ -145,6 +163,7 @@ class CapturedGraph:
         self.products: Mapping[str, Product] = {}
         self.is_unchecked = False
         self.report: CheckReport | None = None
+        self.timeline = current()
         self.error: AotkitError | None = None
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
@@ -160,7 +179,8 @@ class CapturedGraph:
         if (self.is_unchecked or again) and self.graphs is not None and self.error is None:
             try:
                 compare = functools.partial(self._compare, inputs, self.graphs.input_names)
-                self.report = checker.memory_permitting(self._recipe.subject, compare)
+                with call.recorded(self._recipe.subject) if call and self.is_unchecked else nullcontext():
+                    self.report = checker.memory_permitting(self._recipe.subject, compare)
                 checker.raise_if_different(self.report)
                 self.is_unchecked = False
             except AotkitError as e:
@@ -217,7 +237,7 @@ class CapturedGraph:
         pipeline.lasting = [*(isinstance(x, nn.Parameter) for x in example_inputs), True]  # the last is the seed
         inputs = list(example_inputs)
         gm = graph_to_trace(gm, shared=self._recipe.random == "shared", seeded=self._seeded)
-        with COMPILE_LOCK, random_state(), self._explained(), collecting_later():
+        with stage("trace, cut and compile"), COMPILE_LOCK, random_state(), self._explained(), collecting_later():
             inputs += self._seed()
             return pipeline, compile_captured(gm, inputs, **pipeline.keywords())
 
@@ -237,7 +257,8 @@ class CapturedGraph:
             ) from e
 
     def _way_in(self, pipeline: Pipeline, compiled: Compiled, count: int) -> Callable[..., Sequence[Any]]:
-        way = way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, count, self._recipe.name)
+        with stage("make the way in"):
+            way = way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, count, self._recipe.name)
 
         def run(*inputs: Any) -> Sequence[Any]:
             return way.call([*inputs, *self._seed()])
@@ -272,7 +293,8 @@ class CapturedGraph:
             return at_once(call)
 
         eager = filled(self._gm, names)
-        baseline = Baseline(names, eager, tensors, run_on_copies(eager, tensors, plan), plan)
+        with stage("run in eager"):
+            baseline = Baseline(names, eager, tensors, run_on_copies(eager, tensors, plan), plan)
         # Another thread could want TorchDynamo, which waits for this compilation.
         report = checker.check(recipe.subject, filled(self._run), baseline, threads=False)
         if not report.passed and not self._assigned:  # which could not be traced again as it was

@@ -30,6 +30,7 @@ from aotkit.runtime import (
     with_seed,
 )
 from aotkit.stages import Product
+from aotkit.timeline import current, stage
 from aotkit.torch_private.aotautograd import trace
 from aotkit.torch_private.aotautograd_metadata import Compiled, why_eager_outputs
 from aotkit.torch_private.fake_tensors import is_data_dependent, is_foreign_tensor
@@ -43,6 +44,7 @@ class Entry:
         graphs: what was compiled.
         report: the verdict of the check, if there was one.
         accepts: whether it is valid for these flat inputs; everything else has been compared.
+        timeline: where the time of the call went that it was compiled in, if that is known.
         way_in: how a call comes to the graphs.
         run_graphs: takes the flat inputs, in a list that it may empty; returns what the graphs compute.
         rebuild: makes the result of the function of that.
@@ -74,7 +76,7 @@ class Entry:
             static = [*signature.static, True][: len(inputs)]
             pipeline.lasting = [*(isinstance(t, nn.Parameter) for t in signature.tensors), True]
             pipeline.guarded = True  # by `accepts`
-            with collecting_later():
+            with stage("trace, cut and compile"), collecting_later():
                 compiled = trace(flat, inputs, static, dynamic=recipe.dynamic, **pipeline.keywords())
         if (reason := why_eager_outputs(compiled.metadata)) is not None:
             raise EagerOnly(reason)
@@ -91,10 +93,12 @@ class Entry:
             )
         self.graphs.input_names = (*signature.names, "seed")[: len(inputs)]
         self.report: CheckReport | None = None
+        self.timeline = current()
         is_open = [recipe.dynamic and not static for static in signature.static]
         self.accepts = _validity(signature.tensors, is_open, compiled, reads.offsets, inputs[len(is_open) :])
         self._layouts = compiled.layouts
-        self.way_in = way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, len(inputs), recipe.name)
+        with stage("make the way in"):
+            self.way_in = way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, len(inputs), recipe.name)
         self._seeded = signature.seeded
         call = _refusing(self.way_in.call, compiled.leaf_mutated) if compiled.leaf_mutated else self.way_in.call
         self.run_graphs = with_seed(call) if signature.seeded else call

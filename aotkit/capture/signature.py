@@ -16,6 +16,7 @@ from aotkit.capture.walk import Walk
 from aotkit.checking import Plan, Storages, run_on_copies
 from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, is_out_of_memory
 from aotkit.random import SeedNeeded, new_seed
+from aotkit.timeline import stage
 from aotkit.torch_private.dispatch import pytree
 
 USED_UP = "backward through the graph a second time"  # in the error of a function that has run the backward pass itself
@@ -107,6 +108,7 @@ class Signature:
         return [first[id(original)] for original in self.tensors]
 
 
+@stage("run in eager")
 def outcome_in_eager(signature: Signature) -> Any:
     """Outputs, gradients and mutations of the function itself, run on copies of the inputs.
 

@@ -19,6 +19,7 @@ from aotkit.checking.runs import Baseline, Run, run_on_copies
 from aotkit.checking.second_run import SecondRun, run_again
 from aotkit.errors import MismatchError, UndecidedWarning, is_out_of_memory
 from aotkit.runtime import warn_user
+from aotkit.timeline import stage
 
 # What a check may take once the function is compiled: so many runs of eager, and so many seconds more.
 STEPS, SECONDS = 10, 10.0
@@ -47,6 +48,7 @@ def memory_given_back() -> Iterator[None]:
     torch.cuda.empty_cache()
 
 
+@stage("check")
 @memory_given_back()
 def check(
     subject: str,
@@ -93,19 +95,23 @@ def _look(
         if not first.plan.cotangents:
             first.budget.restart()
         if not first.budget.is_used_up:
-            second = run_again(first, compiled, resized, outputs, gradients, threads)
+            with stage("run both with other values"):
+                second = run_again(first, compiled, resized, outputs, gradients, threads)
 
     plan = replace(first.plan.compiled(first.want), twice=True, after_backward=run_others)
-    got = run_on_copies(compiled, first.tensors, plan)
+    with stage("run what was compiled"):
+        got = run_on_copies(compiled, first.tensors, plan)
     if second is not None and second.overwritten:
         problem = "were overwritten by a later call"
         return CheckReport("", [Comparison("results of the first run", problem=problem)]), False
     outputs, judged = got.outputs, judge(first, got, exactness=True)
     del got  # its memory
-    report = CheckReport("", judged.settle())
+    with stage("weigh what differs"):
+        report = CheckReport("", judged.settle())
     if not report.passed or second is None:
         return report, judged.varies
-    found = second.settle()
+    with stage("weigh what differs with other values"):
+        found = second.settle()
     wrong = any(c.problem for c in found)
     report.repeated, report.resized = not wrong, second.resized
     if wrong and second.beside:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from aotkit.errors import TraceError
 from aotkit.inspection import Graphs, kernels_html, kernels_json, plain_page
 from aotkit.text import paint_of, printable, terminal_width, wrapped
+from aotkit.timeline import Timeline, in_a_line
 
 if TYPE_CHECKING:
     from aotkit.launches import Kernels
@@ -31,6 +32,7 @@ class Explanation:
         tier: the language of the code between the guards and the graphs: "C++", "Python", or None in eager.
         entries: how many kinds of inputs the function is compiled for now.
         all_graphs: those of each piece, in the order in which they run; without kernels.
+        timeline: where the time of the first such call went; None in eager.
     """
 
     subject: str
@@ -43,6 +45,7 @@ class Explanation:
     tier: str | None = None
     entries: int = 0
     all_graphs: Sequence[Graphs] = field(default=(), repr=False, compare=False)
+    timeline: Timeline | None = field(default=None, repr=False, compare=False)
     _launched: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
 
     @functools.cached_property
@@ -83,6 +86,8 @@ class Explanation:
             lines.append(f"  through AOTAutograd's wrappers: {self.detour}")
         else:
             lines.append(f"  straight from the guard, in {self.tier}")
+        if self.timeline is not None:
+            lines.append(f"  its first call took {in_a_line(self.timeline)}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -101,7 +106,8 @@ class Explanation:
         names = ("eager", "capture", "handed_over", "pieces", "breaks", "detour", "tier", "entries")
         way = {name: getattr(self, name) for name in names}
         found = None if launched is None else kernels_json(launched)
-        return {"schema": 1, "subject": self.subject, **way, "launched": found}
+        timeline = None if self.timeline is None else self.timeline.json()
+        return {"schema": 1, "subject": self.subject, **way, "launched": found, "timeline": timeline}
 
     def code(self, role: str) -> str:
         """The generated code of the kernels of one graph, "forward" or "backward"; "" where there is none.
@@ -115,7 +121,7 @@ class Explanation:
         return "\n\n".join(f"# {printable(name)}\n{code}" for name, code in found.items())
 
     def _repr_html_(self) -> str:
-        return kernels_html(*self._told)
+        return kernels_html(*self._told) + (self.timeline._repr_html_() if self.timeline is not None else "")
 
     @functools.cached_property
     def _told(self) -> "tuple[Kernels | None, str]":

@@ -21,6 +21,7 @@ from aotkit.compiled.explanation import Explanation
 from aotkit.errors import EagerOnly, OwnError, TraceError
 from aotkit.inspection import Graphs
 from aotkit.runtime import COMPILE_LOCK, warn_of_eager_call
+from aotkit.timeline import Timeline, stage
 from aotkit.torch_private.switches import why_eager
 
 if TYPE_CHECKING:
@@ -134,6 +135,20 @@ class CompiledFunction(Generic[P, R]):
         raise_if_different(report)
         return report
 
+    def timeline(self, /, *args: P.args, **kwargs: P.kwargs) -> Timeline:
+        """Where the time and the memory of the first call with such arguments went; compiles if need be.
+
+        Where TorchDynamo captures the call, this makes it once more: random state is put back, mutations remain.
+
+        Raises:
+            TraceError: such a call runs eagerly; the message says why.
+        """
+        found = self._way(args, kwargs)
+        timeline = found.timeline if isinstance(found, Entry) else found.visit(args, kwargs).timeline
+        if timeline is None:
+            self._raise_eager("it runs no graph")
+        return timeline
+
     def explain(self, /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """How a call with these arguments runs, and why, and what it launches; compiles if need be.
 
@@ -148,7 +163,8 @@ class CompiledFunction(Generic[P, R]):
                 return describe(
                     eager=visit.eager, capture=None if visit.eager else "dynamo", handed_over=self._handed_over,
                     pieces=len(visit.pieces), breaks=visit.breaks, entries=found.entries,
-                    all_graphs=[piece.graphs for piece in visit.pieces if piece.graphs], _launched=visit.launched,
+                    all_graphs=[piece.graphs for piece in visit.pieces if piece.graphs], timeline=visit.timeline,
+                    _launched=visit.launched,
                 )  # fmt: skip
         except EagerOnly as e:
             return describe(eager=str(e), entries=len(self._direct))
@@ -159,7 +175,7 @@ class CompiledFunction(Generic[P, R]):
         way = found.way_in
         return describe(
             detour=way.detour, tier=way.tier, capture="aot", pieces=1, entries=len(self._direct),
-            all_graphs=[found.graphs], _launched=functools.partial(found.launched, tensors),
+            all_graphs=[found.graphs], timeline=found.timeline, _launched=functools.partial(found.launched, tensors),
         )  # fmt: skip
 
     def _way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | DynamoFunction:
@@ -202,22 +218,27 @@ class CompiledFunction(Generic[P, R]):
             raise EagerOnly(reason, final=True)
         if self._dynamo is not None:
             return self._direct.find(args, kwargs) or (self._dynamo, [])
-        try:
-            return self._direct.found_or_compiled(args, kwargs)
-        except (EagerOnly, TraceError) as e:
-            if self._options["capture"] == "aot" or (isinstance(e, EagerOnly) and e.final):
-                raise
-            reason, _, _ = str(e).partition(". ")  # what follows is advice
-            return self._hand_over(reason), []
+        timeline = Timeline(self._recipe.subject)
+        with timeline.recording():
+            try:
+                return self._direct.found_or_compiled(args, kwargs)
+            except (EagerOnly, TraceError) as e:
+                if self._options["capture"] == "aot" or (isinstance(e, EagerOnly) and e.final):
+                    raise
+                reason, _, _ = str(e).partition(". ")  # what follows is advice
+                return self._hand_over(reason, timeline), []
 
-    def _hand_over(self, reason: str) -> DynamoFunction:
+    @stage("begin with TorchDynamo")
+    def _hand_over(self, reason: str, timeline: Timeline | None = None) -> DynamoFunction:
         """From now on TorchDynamo captures whatever has not been compiled."""
         self._handed_over = reason
         dynamic = self._options["dynamic"]
         if dynamic is None and self._recipe.backend.fixed_sizes:
             dynamic = False
         options = self._options
-        self._dynamo = DynamoFunction(self._recipe, dynamic, options["check"], options["on_error"], options["strict"])
+        self._dynamo = DynamoFunction(
+            self._recipe, dynamic, options["check"], options["on_error"], options["strict"], timeline
+        )
         return self._dynamo
 
     def _call_anew(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -29,6 +29,7 @@ from aotkit.passes import (
 from aotkit.runtime import CompiledGraphs, collecting, donated_inputs, sparing_retained
 from aotkit.stages.calls import Blame, Product, boxed_call, checked_once, outside_dynamo, results_of
 from aotkit.stages.verifier import Doors, is_wanted
+from aotkit.timeline import stage
 from aotkit.torch_private.fake_tensors import outside_fake_mode
 
 if TYPE_CHECKING:
@@ -93,14 +94,16 @@ class Pipeline:
         keep_copies(joint)
         self._after("keep_copies", joint=joint)
         if self._backend.joint_pass is not None:
-            with self._blame(f"joint pass of backend {self._backend_name!r}", "joint", joint):
+            blame = self._blame(f"joint pass of backend {self._backend_name!r}", "joint", joint)
+            with stage("joint pass"), blame:
                 self._backend.joint_pass(joint, joint_inputs)
             self._after("joint pass", joint=joint)
         credit_backward(joint)
         self._joint = copy_graph(joint)
         drop_unsaved_copies(self._joint)
         self._num_outputs = kwargs["num_fwd_outputs"]
-        with self._blame(f"partitioner {self._new_graphs.keywords['partition']!r}", "joint", self._joint):
+        blame = self._blame(f"partitioner {self._new_graphs.keywords['partition']!r}", "joint", self._joint)
+        with stage("partition"), blame:
             parts = self._partition(joint, joint_inputs, **kwargs)
             forward, backward = self._two_graphs(parts)
             _same_saved_values(forward, backward, kwargs["num_fwd_outputs"], len(joint_inputs[1]))
@@ -161,7 +164,8 @@ class Pipeline:
             self._after("AOTAutograd", example_inputs, backward=gm)
             self._backward_inputs += example_inputs
         donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
-        with self._blame(f"backend {self._backend_name!r}", role, kept), outside_fake_mode(), collecting():
+        blame = functools.partial(self._blame, f"backend {self._backend_name!r}", role, kept)
+        with stage(f"compile {role}"), blame(), outside_fake_mode(), collecting():
             product = compiler(gm, example_inputs)
             run = boxed_call(product)
         self._after("compiler", example_inputs, **{role: kept})
@@ -171,7 +175,6 @@ class Pipeline:
         if "regions" in gm.meta:
             self._regions[role] = gm.meta["regions"]
         run = sparing_retained(run, donated)
-        blame = functools.partial(self._blame, f"backend {self._backend_name!r}", role, kept)
         later = getattr(run, "unchecked", run) if role == "forward" and self.guarded else run
         self._compiled[role] = checked_once(run, later, kept, blame), kept
         called = checked_once(run, run, kept, blame)

@@ -18,6 +18,7 @@ def add(commands: "Commands") -> None:
     bench = commands.add_parser("bench", help="time compiled functions, judge partitioners")
     subjects = bench.add_subparsers(dest="subject", required=True, metavar="SUBJECT")
     _add_overhead(subjects.add_parser("overhead", help="what a call costs, next to eager and to torch.compile"))
+    _add_start(subjects.add_parser("start", help="the first step with empty and full caches, next to torch.compile"))
     _add_partitioners(subjects.add_parser("partitioners", help="memory and estimated time of models that they cut"))
     _add_memory(subjects.add_parser("memory", help="peak memory and time of training steps under memory budgets"))
     _add_patterns(subjects.add_parser("patterns", help="fused patterns of transformers, next to torch.compile"))
@@ -31,6 +32,15 @@ def _add_overhead(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of measuring for each workload; default: 5")
     add_json(parser)
     parser.set_defaults(run=_overhead)
+
+
+def _add_start(parser: argparse.ArgumentParser) -> None:
+    add_device(parser)
+    _add_names(parser, "workloads", "* and ? match; default: all")
+    _add_names(parser, "ways", "such as 'torch.compile,aotkit*'; default: all")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured; default: 3")
+    add_json(parser)
+    parser.set_defaults(run=_start)
 
 
 def _add_partitioners(parser: argparse.ArgumentParser) -> None:
@@ -85,6 +95,19 @@ def _overhead(options: argparse.Namespace) -> int:
 
     names = chosen_names(",".join(options.workload), options.device)
     return shown(overhead(names, device=options.device, seconds=options.seconds, progress=progress()), options)
+
+
+def _start(options: argparse.Namespace) -> int:
+    require_device(options.device)
+    from aotkit.benchmark.choice import chosen
+    from aotkit.benchmark.start.measure import measure
+    from aotkit.benchmark.start.process import WAYS
+    from aotkit.benchmark.start.workloads import WORKLOADS
+
+    names = chosen(options.workloads, WORKLOADS[options.device])
+    ways = chosen(options.ways, dict.fromkeys(WAYS))
+    found = measure(names, [*ways], device=options.device, rounds=options.rounds, progress=progress())
+    return shown(found, options)
 
 
 def _partitioners(options: argparse.Namespace) -> int:

@@ -167,6 +167,19 @@ def limits_hit() -> int:
     return sum(count for what, count in counters["unimplemented"].items() if what.startswith(LIMIT_HIT))
 
 
+def phases() -> dict[str, float]:
+    """Seconds that torch.compile has spent so far in this process, by its own account."""
+    from torch._dynamo.utils import compile_times
+
+    names, seconds = compile_times(repr="csv", aggregate=True)
+    found = dict(zip(names, map(float, seconds), strict=True))
+    whole, backend, graphs = (
+        found.get(name, 0.0)
+        for name in ("_compile.compile_inner", "OutputGraph.call_user_compiler", "compile_fx_inner")
+    )
+    return {"TorchDynamo": whole - backend, "AOTAutograd": max(backend - graphs, 0.0), "Inductor": graphs}
+
+
 @functools.cache
 def correct_in_place_results() -> None:
     """Have Dynamo keep the attributes of an input together, whatever names its in-place results have.

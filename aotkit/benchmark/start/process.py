@@ -1,0 +1,80 @@
+"""One first step, in the process that this is the program of: `python -m aotkit.benchmark.start.process`.
+
+Its arguments are names of a device, a workload, and a way to compile; it prints JSON.
+"""
+
+import json
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aotkit.benchmark.start.workloads import WORKLOADS
+
+EAGER, TORCH_COMPILE, OURS, UNCHECKED = WAYS = ("eager", "torch.compile", "aotkit", "aotkit, check=False")
+STEPS, WARM_UP = 10, 3
+
+
+def first_step(device: str, name: str, way: str) -> dict[str, Any]:
+    """Seconds until the first training step is done, from before anything of a compiler is imported.
+
+    Returns:
+        `first`: these; `step`: seconds of each later step; `phases`: seconds of parts of the first one.
+    """
+    torch.manual_seed(0)
+    with torch.device(device):
+        function, inputs = WORKLOADS[device][name]()
+    step(function, inputs, device)  # libraries and memory are in place
+    start = time.perf_counter()
+    compiled = _compiled(function, way)
+    step(compiled, inputs, device)
+    first = time.perf_counter() - start
+    for _ in range(WARM_UP):
+        step(compiled, inputs, device)
+    times = []
+    for _ in range(STEPS):
+        start = time.perf_counter()
+        step(compiled, inputs, device)
+        times.append(time.perf_counter() - start)
+    return {"first": first, "step": statistics.median(times), "phases": _phases(compiled, inputs, way)}
+
+
+def step(function: Callable[..., Any], inputs: Mapping[str, Tensor], device: str) -> None:
+    """Forward and backward."""
+    result = function(**inputs)
+    getattr(result, "loss", result).sum().backward()
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _compiled(function: Any, way: str) -> Callable[..., Any]:
+    if way == EAGER:
+        return function  # type: ignore[no-any-return]
+    if way == TORCH_COMPILE:
+        return torch.compile(function)
+    import aotkit
+
+    return aotkit.compile(function, check=way == OURS)
+
+
+def _phases(compiled: Any, inputs: Mapping[str, Tensor], way: str) -> dict[str, float]:
+    if way == EAGER:
+        return {}
+    if way == TORCH_COMPILE:
+        from aotkit.torch_private.dynamo import phases
+
+        return phases()
+    found: dict[str, float] = {}
+    for stage in compiled.timeline(**inputs).stages:
+        found[stage.name] = found.get(stage.name, 0.0) + stage.seconds
+    return found
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    print(json.dumps(first_step(*sys.argv[1:])))

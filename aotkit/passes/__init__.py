@@ -11,6 +11,7 @@ from aotkit.passes.graphs import (
     mutated_inputs,
     output_nodes,
     placeholders,
+    results_of,
     sparse_nodes,
 )
 from aotkit.passes.new_storages import IS_NEW_STORAGE, SINCE_2_14, assigning, calls_of, return_new_storages
@@ -88,6 +89,7 @@ __all__ = [
     "producer",
     "promise_strides",
     "recording_source",
+    "results_of",
     "return_new_storages",
     "save_viewed_inputs",
     "separate_gradients",

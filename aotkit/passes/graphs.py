@@ -74,6 +74,11 @@ def placeholders(gm: GraphModule | None) -> list[Node]:
     return list(gm.graph.find_nodes(op="placeholder")) if gm is not None else []
 
 
+def results_of(gm: GraphModule) -> Sequence[Any]:
+    """What the graph returns: nodes and constants."""
+    return gm.graph.output_node().args[0]  # type: ignore[return-value]
+
+
 def output_nodes(gm: GraphModule) -> list[Node | None]:
     """What the graph returns, one entry per output; None for an output that is a constant or missing gradient."""
     (returned,) = gm.graph.output_node().args

@@ -1,6 +1,7 @@
 """Calls of what plug-ins provide: their errors as CompileErrors, what their compiled functions take and return."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,32 +11,27 @@ from torch.fx import GraphModule
 
 from aotkit.errors import AotkitError, BudgetError, CompileError
 from aotkit.interfaces import Boxed
+from aotkit.passes import results_of
 from aotkit.runtime import relay
 from aotkit.torch_private.fx import boxed
 
 MOST_CODE_LINES = 60
 
 
-class Blame:
-    """Turns whatever a plug-in raises into a CompileError that shows the graph, but for what needs no graph."""
-
-    def __init__(self, what: str, gm: GraphModule) -> None:
-        self._what = what
-        self._gm = gm
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if not isinstance(error, Exception) or (isinstance(error, AotkitError) and not isinstance(error, CompileError)):
-            return
-        if isinstance(error, BudgetError) or (isinstance(error, CompileError) and error.graph is not None):
-            return
-        detail = str(error) if isinstance(error, CompileError) else f"{type(error).__name__}: {error}"
-        reason = f"{self._what}: {detail}"
-        wrapped = CompileError(f"{reason}\n{_code(self._gm)}")
-        wrapped.graph, wrapped.reason = self._gm, reason
-        raise wrapped from error
+@contextmanager
+def blaming(what: str, gm: GraphModule) -> Iterator[None]:
+    """Turn whatever a plug-in raises into a CompileError that shows the graph, but for what needs no graph."""
+    try:
+        yield
+    except Exception as e:
+        is_for_users = isinstance(e, AotkitError) and not isinstance(e, CompileError)
+        if is_for_users or isinstance(e, BudgetError) or (isinstance(e, CompileError) and e.graph is not None):
+            raise
+        detail = str(e) if isinstance(e, CompileError) else f"{type(e).__name__}: {e}"
+        reason = f"{what}: {detail}"
+        wrapped = CompileError(f"{reason}\n{_code(gm)}")
+        wrapped.graph, wrapped.reason = gm, reason
+        raise wrapped from e
 
 
 def _code(gm: GraphModule) -> str:
@@ -53,20 +49,14 @@ class Product:
     graph: GraphModule
 
 
-def callable_of(run: Any) -> Callable[..., Any]:
-    """What a compiler returned, if it can be called; else a CompileError."""
-    if not callable(run):
-        raise CompileError(f"it returned {type(run).__name__}, not a callable")
-    return run  # type: ignore[no-any-return]
-
-
 def boxed_call(run: Any) -> Boxed:
     """What a compiler returned, as a function of one list of inputs, which it may empty.
 
     Raises:
         CompileError: it is no function.
     """
-    run = callable_of(run)
+    if not callable(run):
+        raise CompileError(f"it returned {type(run).__name__}, not a callable")
     if getattr(run, "_boxed_call", False):
         return run  # type: ignore[no-any-return]
     if isinstance(run, GraphModule):
@@ -92,13 +82,7 @@ def outside_dynamo(run: Boxed) -> Boxed:
     return call  # type: ignore[no-any-return]
 
 
-def results_of(gm: GraphModule) -> Sequence[Any]:
-    """What a graph returns."""
-    (output,) = gm.graph.find_nodes(op="output")
-    return output.args[0]  # type: ignore[no-any-return]
-
-
-def checked_once(run: Boxed, later: Boxed, gm: GraphModule, blame: Callable[[], Blame]) -> Boxed:
+def checked_once(run: Boxed, later: Boxed, gm: GraphModule, blame: Callable[[], AbstractContextManager[None]]) -> Boxed:
     """Compare the number, shapes, dtypes and devices of the first run's outputs with what the graph promises.
 
     Args:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node, map_arg
 
-from aotkit.passes import COPY, NORMALIZATIONS, changes_inputs, is_random, is_symbol, views_behind
-from aotkit.stages.calls import results_of
+from aotkit.passes import COPY, NORMALIZATIONS, changes_inputs, is_random, is_symbol, results_of, views_behind
 from aotkit.torch_private.dispatch import pytree
 from aotkit.torch_private.switches import without_autocast
 

@@ -2,13 +2,14 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit.errors import CompileError, TraceError
-from aotkit.interfaces import Backend, Boxed, Decompositions, GraphCompiler, Partitioner, Regions
+from aotkit.interfaces import Backend, Boxed, GraphCompiler, Partitioner
 from aotkit.passes import (
     assigning,
     copy_changing_inputs,
@@ -21,14 +22,16 @@ from aotkit.passes import (
     gradient_uses,
     keep_copies,
     promise_strides,
+    results_of,
     return_new_storages,
     save_viewed_inputs,
     separate_gradients,
     sparse_nodes,
 )
 from aotkit.runtime import CompiledGraphs, collecting, donated_inputs, sparing_retained
-from aotkit.stages.calls import Blame, Product, boxed_call, checked_once, outside_dynamo, results_of
-from aotkit.stages.verifier import Doors, is_wanted
+from aotkit.stages.calls import Product, blaming, boxed_call, checked_once, outside_dynamo
+from aotkit.stages.regions import Regions
+from aotkit.stages.verifier import PLUGINS, Doors, is_wanted
 from aotkit.torch_private.fake_tensors import outside_fake_mode
 
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ class Pipeline:
 
     def __init__(self, graphs_of: "functools.partial[Graphs]", backend: Backend, partition: Partitioner) -> None:
         self._new_graphs = graphs_of
+        self._names = graphs_of.keywords  # of the function, the backend and the partitioner
         self._backend = backend
         self._partition = partition
         self._joint: GraphModule | None = None
@@ -62,11 +66,11 @@ class Pipeline:
         self.lasting: Sequence[bool] = ()
         self.guarded = False
         self.assigns_data = False
-        self._doors = Doors(graphs_of.keywords) if is_wanted() else None
+        self._doors = Doors(self._names) if is_wanted() else None
 
     def keywords(self) -> dict[str, Any]:
         """Keyword arguments for AOTAutograd."""
-        backend = self._backend
+        backend, table = self._backend, self._backend.decompositions
         fw = backend.fw_compiler
         return {
             "fw_compiler": functools.partial(self._forward, fw),
@@ -74,43 +78,44 @@ class Pipeline:
             "inference_compiler": functools.partial(self._forward, backend.inference_compiler or fw),
             "partition_fn": self._cut,
             "keep_inference_input_mutations": backend.writes_inputs or self.assigns_data,
-            "decompositions": dict(_table(backend.decompositions)),
+            "decompositions": dict(table() if callable(table) else table),
         }
 
     def compiled(self) -> CompiledGraphs:
         """What the compilers made of the graphs."""
         return CompiledGraphs(*self._compiled["forward"], *self._compiled.get("backward", ()))
 
-    def _cut(self, joint: GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
+    def _cut(
+        self, joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
+    ) -> tuple[GraphModule, GraphModule]:
+        self._num_outputs = num_fwd_outputs
         if self._doors is not None:
-            self._doors.begin("joint", joint, [*joint_inputs[0], *joint_inputs[1]], kwargs["num_fwd_outputs"])
+            self._doors.begin("joint", joint, [*joint_inputs[0], *joint_inputs[1]], num_fwd_outputs)
         correct_statistics(joint)
         self._after("correct_statistics", joint=joint)
-        self.gradient_uses = gradient_uses(joint, kwargs["num_fwd_outputs"])
+        self.gradient_uses = gradient_uses(joint, num_fwd_outputs)
         self._refuse_sparse(joint)
         copy_changing_inputs(joint, self.lasting)
         self._after("copy_changing_inputs", joint=joint)
         keep_copies(joint)
         self._after("keep_copies", joint=joint)
         if self._backend.joint_pass is not None:
-            with self._blame(f"joint pass of backend {self._backend_name!r}", "joint", joint):
+            with self._blame("joint pass", "joint", joint):
                 self._backend.joint_pass(joint, joint_inputs)
             self._after("joint pass", joint=joint)
         credit_backward(joint)
         self._joint = copy_graph(joint)
         drop_unsaved_copies(self._joint)
-        self._num_outputs = kwargs["num_fwd_outputs"]
-        with self._blame(f"partitioner {self._new_graphs.keywords['partition']!r}", "joint", self._joint):
-            parts = self._partition(joint, joint_inputs, **kwargs)
-            forward, backward = self._two_graphs(parts)
-            _same_saved_values(forward, backward, kwargs["num_fwd_outputs"], len(joint_inputs[1]))
+        with self._blame("partitioner", "joint", self._joint):
+            parts = self._partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+            forward, backward = _two_graphs(parts, num_fwd_outputs, len(joint_inputs[1]))
         both = {"forward": forward, "backward": backward}
         self._after("partitioner", **both)
-        drop_unsaved_copies(forward, results_of(forward)[kwargs["num_fwd_outputs"] :])
+        drop_unsaved_copies(forward, results_of(forward)[num_fwd_outputs:])
         self._after("drop_unsaved_copies", **both)
-        copy_saved_mutated_inputs(forward, kwargs["num_fwd_outputs"])
+        copy_saved_mutated_inputs(forward, num_fwd_outputs)
         self._after("copy_saved_mutated_inputs", **both)
-        save_viewed_inputs(forward, backward, kwargs["num_fwd_outputs"])
+        save_viewed_inputs(forward, backward, num_fwd_outputs)
         self._after("save_viewed_inputs", **both)
         separate_gradients(backward)
         self._after("separate_gradients", **both)
@@ -124,14 +129,9 @@ class Pipeline:
     def _refuse_sparse(self, gm: GraphModule) -> None:
         if found := sparse_nodes(gm):
             raise TraceError(
-                f"{self._new_graphs.keywords['name']!r} computes sparse tensors ({', '.join(found[:3])}), whose "
-                "gradients AOTAutograd loses. Compile the dense part of it."
+                f"{self._names['name']!r} computes sparse tensors ({', '.join(found[:3])}), whose gradients "
+                "AOTAutograd loses. Compile the dense part of it."
             )
-
-    def _two_graphs(self, parts: Any) -> tuple[GraphModule, GraphModule]:
-        if not (isinstance(parts, tuple) and len(parts) == 2 and all(isinstance(p, GraphModule) for p in parts)):
-            raise CompileError(f"it returned {type(parts).__name__}, not a tuple (forward, backward) of GraphModules")
-        return parts
 
     def _forward(
         self, compiler: GraphCompiler, gm: GraphModule, example_inputs: Sequence[Tensor]
@@ -161,7 +161,8 @@ class Pipeline:
             self._after("AOTAutograd", example_inputs, backward=gm)
             self._backward_inputs += example_inputs
         donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
-        with self._blame(f"backend {self._backend_name!r}", role, kept), outside_fake_mode(), collecting():
+        blame = functools.partial(self._blame, "compiler", role, kept)
+        with blame(), outside_fake_mode(), collecting():
             product = compiler(gm, example_inputs)
             run = boxed_call(product)
         self._after("compiler", example_inputs, **{role: kept})
@@ -171,25 +172,21 @@ class Pipeline:
         if "regions" in gm.meta:
             self._regions[role] = gm.meta["regions"]
         run = sparing_retained(run, donated)
-        blame = functools.partial(self._blame, f"backend {self._backend_name!r}", role, kept)
         later = getattr(run, "unchecked", run) if role == "forward" and self.guarded else run
         self._compiled[role] = checked_once(run, later, kept, blame), kept
         called = checked_once(run, run, kept, blame)
         return outside_dynamo(called) if role == "backward" else called
 
-    @property
-    def _backend_name(self) -> str:
-        return str(self._new_graphs.keywords["backend"])
-
-    def _blame(self, culprit: str, role: str, gm: GraphModule) -> Blame:
-        return Blame(f"{culprit} failed on the {role} graph of {self._new_graphs.keywords['name']!r}", gm)
+    def _blame(self, stage: str, role: str, gm: GraphModule) -> AbstractContextManager[None]:
+        plugin = PLUGINS[stage].format(**self._names)
+        return blaming(f"{plugin} failed on the {role} graph of {self._names['name']!r}", gm)
 
 
-def _table(decompositions: Any) -> Decompositions:
-    return decompositions() if callable(decompositions) else decompositions  # type: ignore[no-any-return]
-
-
-def _same_saved_values(forward: GraphModule, backward: GraphModule, num_fwd_outputs: int, tangents: int) -> None:
+def _two_graphs(parts: Any, num_fwd_outputs: int, tangents: int) -> tuple[GraphModule, GraphModule]:
+    """What a partitioner returned, if that is a forward graph and a backward graph that takes what it saves."""
+    if not (isinstance(parts, tuple) and len(parts) == 2 and all(isinstance(p, GraphModule) for p in parts)):
+        raise CompileError(f"it returned {type(parts).__name__}, not a tuple (forward, backward) of GraphModules")
+    forward, backward = parts
     saved = len(results_of(forward)) - num_fwd_outputs
     # torch adds inputs for the states of CUDA generators after partitioning, and for the order of effects before.
     added = ("bwd_rng_state", "tangents_token")
@@ -199,3 +196,4 @@ def _same_saved_values(forward: GraphModule, backward: GraphModule, num_fwd_outp
             f"its forward graph saves {saved} values and there are {tangents} tangents, but its backward graph takes "
             f"{len(inputs)} inputs"
         )
+    return forward, backward

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
@@ -13,6 +12,7 @@ from aotkit.errors import AotkitError, BudgetError, CompileError
 from aotkit.interfaces import Boxed
 from aotkit.passes import results_of
 from aotkit.runtime import relay
+from aotkit.stages.facts import differ, result_kind, value_of
 from aotkit.torch_private.fx import boxed
 
 MOST_CODE_LINES = 60
@@ -71,24 +71,13 @@ def boxed_call(run: Any) -> Boxed:
     return call
 
 
-def outside_dynamo(run: Boxed) -> Boxed:
-    """The same, whose Python Dynamo does not look at where a function that it captures calls it: in a backward pass."""
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def call(args: list[Any]) -> Sequence[Any]:
-        return run(args)
-
-    call._boxed_call = True
-    return call  # type: ignore[no-any-return]
-
-
 def checked_once(run: Boxed, later: Boxed, gm: GraphModule, blame: Callable[[], AbstractContextManager[None]]) -> Boxed:
     """Compare the number, shapes, dtypes and devices of the first run's outputs with what the graph promises.
 
     Args:
         later: what runs from the second time on.
     """
-    promised = [n.meta.get("val") if isinstance(n, torch.fx.Node) else n for n in results_of(gm)]
+    promised = [*map(value_of, results_of(gm))]
 
     def first(args: list[Any]) -> Sequence[Any]:
         with blame():
@@ -107,24 +96,8 @@ def _compare(results: Any, promised: Sequence[Any]) -> None:
     if len(results) != len(promised):
         raise CompileError(f"its compiled function returned {len(results)} outputs; the graph has {len(promised)}")
     for i, (got, want) in enumerate(zip(results, promised, strict=True)):
-        if _kind(got) != _kind(want) or (isinstance(want, Tensor) and _differ(got.shape, want.shape)):
+        are_numbers = not isinstance(got, Tensor | None) and not isinstance(want, Tensor | None)
+        if not are_numbers and differ(result_kind(got), result_kind(want)):
             raise CompileError(
-                f"its compiled function returned {_show(got)} as output {i}; the graph has {_show(want)}"
+                f"its compiled function returned {result_kind(got)} as output {i}; the graph has {result_kind(want)}"
             )
-
-
-def _kind(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value is None
-    # Fused attention on CUDA returns its random seeds on the CPU, whatever torch's description of it says.
-    return value.dtype, value.device if value.dim() else None
-
-
-def _differ(got: Sequence[Any], want: Sequence[Any]) -> bool:
-    return len(got) != len(want) or any(isinstance(w, int) and g != w for g, w in zip(got, want, strict=True))
-
-
-def _show(value: Any) -> str:
-    if not isinstance(value, Tensor):
-        return type(value).__name__
-    return f"a tensor of {value.dtype}, shape {list(value.shape)}, on {value.device}"

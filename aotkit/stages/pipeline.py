@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit.errors import CompileError, TraceError
+from aotkit.errors import CompileError
 from aotkit.interfaces import Backend, Boxed, GraphCompiler, Partitioner
 from aotkit.passes import (
     assigning,
@@ -22,14 +22,14 @@ from aotkit.passes import (
     gradient_uses,
     keep_copies,
     promise_strides,
+    refuse_sparse,
     results_of,
     return_new_storages,
     save_viewed_inputs,
     separate_gradients,
-    sparse_nodes,
 )
-from aotkit.runtime import CompiledGraphs, collecting, donated_inputs, sparing_retained
-from aotkit.stages.calls import Product, blaming, boxed_call, checked_once, outside_dynamo
+from aotkit.runtime import CompiledGraphs, collecting, donated_inputs, outside_dynamo, sparing_retained
+from aotkit.stages.calls import Product, blaming, boxed_call, checked_once
 from aotkit.stages.regions import Regions
 from aotkit.stages.verifier import PLUGINS, Doors, is_wanted
 from aotkit.torch_private.fake_tensors import outside_fake_mode
@@ -94,7 +94,7 @@ class Pipeline:
         correct_statistics(joint)
         self._after("correct_statistics", joint=joint)
         self.gradient_uses = gradient_uses(joint, num_fwd_outputs)
-        self._refuse_sparse(joint)
+        refuse_sparse(joint, self._names["name"])
         copy_changing_inputs(joint, self.lasting)
         self._after("copy_changing_inputs", joint=joint)
         keep_copies(joint)
@@ -126,19 +126,12 @@ class Pipeline:
         if self._doors is not None:
             self._doors.after(stage, given, **graphs)
 
-    def _refuse_sparse(self, gm: GraphModule) -> None:
-        if found := sparse_nodes(gm):
-            raise TraceError(
-                f"{self._names['name']!r} computes sparse tensors ({', '.join(found[:3])}), whose gradients "
-                "AOTAutograd loses. Compile the dense part of it."
-            )
-
     def _forward(
         self, compiler: GraphCompiler, gm: GraphModule, example_inputs: Sequence[Tensor]
     ) -> Callable[..., Any]:
         num_outputs = self._num_outputs
         if num_outputs is None:  # no joint graph: inference
-            self._refuse_sparse(gm)
+            refuse_sparse(gm, self._names["name"])
             num_outputs = len(results_of(gm))
             if self._doors is not None:
                 self._doors.begin("forward", gm, example_inputs, num_outputs)

@@ -11,7 +11,7 @@ from aotkit.passes import producer, results_of
 from aotkit.stages.calls import Product
 from aotkit.stages.graph_launches import Sequential, Step
 from aotkit.stages.regions.finding import Operations
-from aotkit.stages.regions.quotient import in_order
+from aotkit.stages.regions.quotient_graph import in_order
 from aotkit.torch_private.fx import boxed, graph_module
 
 

@@ -30,21 +30,23 @@ class Registry(Generic[T]):
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
+        self.group = f"aotkit.{kind}s"
         self._local: dict[str, T] = {}
 
     def names(self) -> list[str]:
         """All names, sorted. Imports nothing."""
-        return sorted({*self._local, *self._installed().names})
+        return sorted({*self._local, *_installed(self.group, _places()).names})
 
     def register(self, name: str, obj: T) -> None:
         """Add `obj` for this process. The same function again (a notebook cell run twice) replaces itself."""
         if not re.fullmatch("[a-z0-9_]+", name):
             raise ValueError(f"{self.kind} name {name!r} must consist of lower-case letters, digits and underscores.")
-        self._require_plugin(obj)
-        old = self._local.get(name)
-        taken = _origins(self._points(name)) if old is None else _owner(old)
+        _plugin(self.kind, obj)
+        old, points = self._local.get(name), self._points(name)
+        taken, more = _origins(points), ""
+        if old is not None:
+            taken, more = _owner(old), f", or call unregister_{self.kind}({name!r}) first"
         if taken and (old is None or _identity(old) != _identity(obj)):
-            more = "" if old is None else f", or call unregister_{self.kind}({name!r}) first"
             raise DuplicateNameError(
                 f"{self.kind} {name!r} cannot be {_owner(obj)}: it is already {taken}. Choose another name{more}."
             )
@@ -52,59 +54,48 @@ class Registry(Generic[T]):
 
     def unregister(self, name: str) -> None:
         """Forget an object registered in this process; installed packages keep their names."""
-        if self.is_installed(name):
-            raise UnknownNameError(
-                f"{self.kind} {name!r} was not registered in this process: it is {_origins(self._points(name))}. "
-                "Uninstall that package to remove it."
-            )
         if name not in self._local:
+            if points := self._points(name):
+                raise UnknownNameError(
+                    f"{self.kind} {name!r} was not registered in this process: it is {_origins(points)}. "
+                    "Uninstall that package to remove it."
+                )
             raise self._unknown(name)
         del self._local[name]
 
-    def find(self, spec: str | T) -> T:
-        """What a name, or a plug-in itself, stands for; imports the package that provides the name."""
-        if not isinstance(spec, str):
-            self._require_plugin(spec)
-            return spec
-        if spec in self._local:
-            return self._local[spec]
-        match self._points(spec):
+    def lookup(self, name: str) -> T:
+        """The object of this name; imports the plug-in that provides it."""
+        if name in self._local:
+            return self._local[name]
+        match self._points(name):
             case []:
-                raise self._unknown(spec)
+                raise self._unknown(name)
             case [point]:
                 return self._load(point)
             case points:
                 raise DuplicateNameError(
-                    f"{self.kind} {spec!r} is provided twice: {_origins(points)}. Uninstall all but one."
+                    f"{self.kind} {name!r} is provided twice: {_origins(points)}. Uninstall all but one."
                 )
 
     def is_installed(self, name: str) -> bool:
         """Whether an installed package provides this name, so that every process knows it."""
         return name not in self._local and bool(self._points(name))
 
-    def _installed(self) -> EntryPoints:
-        return _entry_points(f"aotkit.{self.kind}s", _places())
-
     def _points(self, name: str) -> list[EntryPoint]:
-        return list(self._installed().select(name=name))
+        return list(_installed(self.group, _places()).select(name=name))
 
     def _load(self, point: EntryPoint) -> T:
         try:
             with warnings.catch_warnings():
                 # What a plug-in imports may use deprecated names; that is not its user's business.
                 warnings.simplefilter("ignore", DeprecationWarning)
-                found: T = point.load()
-            self._require_plugin(found)
+                found: T = _plugin(self.kind, point.load())
+                return found
         except Exception as e:
             raise UnavailableError(
                 f"{self.kind} {point.name!r} ({_origins([point])}) is broken: importing it raised "
                 f"{type(e).__name__}: {e}. Repair or uninstall that package."
             ) from e
-        return found
-
-    def _require_plugin(self, obj: Any) -> None:
-        if not callable(obj) and not (self.kind == "backend" and isinstance(obj, Backend)):
-            raise TypeError(f"{self.kind} must be a registered name or a callable, not {obj!r}.")
 
     def _unknown(self, name: str) -> UnknownNameError:
         names = self.names()
@@ -119,7 +110,7 @@ class Registry(Generic[T]):
 
 
 @functools.lru_cache(maxsize=2)  # groups
-def _entry_points(group: str, places: tuple[tuple[str, int], ...]) -> EntryPoints:
+def _installed(group: str, places: tuple[tuple[str, int], ...]) -> EntryPoints:
     """All entry points of a group. To read them takes 10 ms, a tenth of what compiling a small function takes.
 
     Args:
@@ -141,17 +132,18 @@ def _function(obj: Any) -> Any:
     return obj.fw_compiler if isinstance(obj, Backend) else obj
 
 
-def _identity(obj: Any) -> tuple[str, Any]:
-    """Equal for a function and its redefinition, different for two functions; begins with where it is defined."""
+def _identity(obj: Any) -> Any:
+    """Equal for a function and its redefinition, different for two functions."""
     obj = _function(obj)
     named = obj if hasattr(obj, "__qualname__") else type(obj)
     # Lambdas share one name, so their code has to tell them apart.
     code = getattr(obj, "__code__", None) if named.__qualname__.endswith("<lambda>") else None
-    return f"{named.__module__}.{named.__qualname__}", code and (code.co_code, code.co_consts, code.co_names)
+    return named.__module__, named.__qualname__, code and (code.co_code, code.co_consts, code.co_names)
 
 
 def _owner(obj: Any) -> str:
-    return _identity(obj)[0]
+    module, qualname, _ = _identity(obj)
+    return f"{module}.{qualname}"
 
 
 def _origins(points: list[EntryPoint]) -> str:
@@ -264,7 +256,8 @@ def named_backends(specs: Sequence[OneBackend]) -> list[tuple[str, Backend]]:
 
 
 def _one_backend(spec: OneBackend) -> Backend:
-    found = _found(spec)
+    found = _lookup_backend(spec) if isinstance(spec, str) else spec
+    found = _plugin("backend", found)
     backend = found if isinstance(found, Backend) else Backend(found)
     try:
         reason = backend.unavailable()
@@ -275,8 +268,8 @@ def _one_backend(spec: OneBackend) -> Backend:
     return backend
 
 
-def _found(spec: OneBackend) -> AnyBackend:
-    prefix, _, inner = spec.partition(":") if isinstance(spec, str) else ("", "", "")
+def _lookup_backend(name: str) -> AnyBackend:
+    prefix, _, inner = name.partition(":")
     if prefix == "dynamo" and inner:
         from aotkit.torch_private.dynamo import dynamo_backend
 
@@ -288,7 +281,7 @@ def _found(spec: OneBackend) -> AnyBackend:
         from aotkit.stages import with_cuda_graphs
 
         return with_cuda_graphs(get_backend(inner))
-    return BACKENDS.find(spec)
+    return BACKENDS.lookup(name)
 
 
 def get_partitioner(spec: str | Partitioner) -> Partitioner:
@@ -298,7 +291,14 @@ def get_partitioner(spec: str | Partitioner) -> Partitioner:
         UnknownNameError: there is no such name; the message suggests the nearest.
         UnavailableError: its package is broken.
     """
-    return PARTITIONERS.find(spec)
+    partition: Partitioner = _plugin("partitioner", PARTITIONERS.lookup(spec) if isinstance(spec, str) else spec)
+    return partition
+
+
+def _plugin(kind: str, obj: Any) -> Any:
+    if not (callable(obj) or (kind == "backend" and isinstance(obj, Backend))):
+        raise TypeError(f"{kind} must be a registered name or a callable, not {obj!r}.")
+    return obj
 
 
 def name_of(spec: Any) -> str:

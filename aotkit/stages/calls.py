@@ -23,22 +23,23 @@ def blaming(what: str, gm: GraphModule) -> Iterator[None]:
     """Turn whatever a plug-in raises into a CompileError that shows the graph, but for what needs no graph."""
     try:
         yield
-    except Exception as e:
-        is_for_users = isinstance(e, AotkitError) and not isinstance(e, CompileError)
-        if is_for_users or isinstance(e, BudgetError) or (isinstance(e, CompileError) and e.graph is not None):
+    except CompileError as e:
+        if e.graph is not None or isinstance(e, BudgetError):
             raise
-        detail = str(e) if isinstance(e, CompileError) else f"{type(e).__name__}: {e}"
-        reason = f"{what}: {detail}"
-        wrapped = CompileError(f"{reason}\n{_code(gm)}")
-        wrapped.graph, wrapped.reason = gm, reason
-        raise wrapped from e
+        raise _about(gm, f"{what}: {e}") from e
+    except AotkitError:
+        raise
+    except Exception as e:
+        raise _about(gm, f"{what}: {type(e).__name__}: {e}") from e
 
 
-def _code(gm: GraphModule) -> str:
+def _about(gm: GraphModule, reason: str) -> CompileError:
     lines = gm.print_readable(print_output=False).splitlines()
     if len(lines) > MOST_CODE_LINES:
         lines = [*lines[:MOST_CODE_LINES], f"... {len(lines) - MOST_CODE_LINES} more lines: see the error's .graph"]
-    return "\n".join(lines)
+    error = CompileError("\n".join([reason, *lines]))
+    error.graph, error.reason = gm, reason
+    return error
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from aotkit.errors import (
     UnsupportedError,
 )
 from aotkit.inspection import Graphs
-from aotkit.interfaces import Backend, GraphCompiler, Kernel, Partitioner
+from aotkit.interfaces import Backend, GraphCompiler, Partitioner
 from aotkit.registry import (
     BackendSpec,
     OneBackend,
@@ -44,6 +44,7 @@ from aotkit.registry import (
     unregister_backend,
     unregister_partitioner,
 )
+from aotkit.stages import Kernel
 from aotkit.view import GraphDiff, compared, require_graphs
 
 if TYPE_CHECKING:  # `aotkit` imports these when they are asked for

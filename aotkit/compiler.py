@@ -1,8 +1,8 @@
 """`compile`: from a Python function or module to one that runs compiled forward and backward graphs."""
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Callable
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args, overload
 
 from torch import nn
 
@@ -84,9 +84,10 @@ def compile(
         UnknownNameError, UnavailableError: the backend or partitioner cannot be had.
         TypeError, ValueError: an argument is none of the above.
     """
-    _one_of("capture", capture, ("auto", "aot", "dynamo"))
-    _one_of("random", random, ("shared", "torch"))
-    _one_of("on_error", on_error, ("raise", "eager"))
+    choices = ("capture", capture, Capture), ("random", random, Randomness), ("on_error", on_error, OnError)
+    for option, value, literal in choices:
+        if value not in (allowed := get_args(literal)):
+            raise ValueError(f"{option} must be one of {', '.join(map(repr, allowed))}, not {value!r}.")
     options: Options = {
         "backend": backend, "partition": partition, "check": check, "capture": capture, "dynamic": dynamic,
         "random": random, "on_error": on_error, "strict": strict,
@@ -96,8 +97,3 @@ def compile(
     if isinstance(fn, nn.Module):
         return compile_module(fn, options)
     return CompiledFunction(fn, options)
-
-
-def _one_of(option: str, value: Any, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{option} must be one of {', '.join(map(repr, allowed))}, not {value!r}.")

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-HIDDEN_OVERLAP = "it mutates an input whose memory another has, too, through another storage, as NumPy arrays give it"
-
 
 class AotkitError(Exception):
     """Base class of every error that aotkit raises on purpose."""
@@ -58,26 +56,6 @@ class MismatchError(AotkitError, AssertionError):
 
 class UnsupportedError(AotkitError, RuntimeError):
     """A compiled function was used in a way for which it has no graph, such as a second derivative."""
-
-
-class EagerOnly(Exception):
-    """Not for users: a call cannot be compiled; the message says why.
-
-    Attributes:
-        final: whether no other way of capture could compile it.
-    """
-
-    def __init__(self, message: str, *, final: bool = False) -> None:
-        super().__init__(message)
-        self.final = final
-
-
-class OwnError(Exception):
-    """Not for users: the function itself raised `error` on copies of its inputs."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
 
 
 class EagerCallWarning(UserWarning):

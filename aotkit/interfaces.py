@@ -1,4 +1,4 @@
-"""The two plug-in contracts, and the records that go with them.
+"""The two plug-in contracts.
 
 Names are AOTAutograd's own: the *joint* graph computes outputs and input gradients from *primals* (inputs) and
 *tangents* (output gradients); a partitioner splits it into a *forward* graph, which also returns the *saved* values,
@@ -6,9 +6,8 @@ and a *backward* graph, which reads them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from torch import Tensor
 from torch.fx import GraphModule, Node
@@ -22,50 +21,13 @@ class GraphCompiler(Protocol):
     The graph is the compiler's own to change. `example_inputs` are fake tensors (and symbolic integers under
     `dynamic=True`): read their shape, dtype, stride and device, not their values. No fake-tensor mode is active, so
     a compiler may create and compute on real tensors. A callable with the attribute `_boxed_call = True` takes one
-    list instead, and may clear it to free its inputs early. One that is `Explained` tells what it launches; one with
-    a method `launches` tells before any call how many launches from Python a call costs the host.
+    list instead, and may clear it to free its inputs early. One that is `aotkit.stages.Explained` tells what it
+    launches; one with a method `launches` tells before any call how many launches from Python a call costs the host.
     """
 
     def __call__(
         self, gm: GraphModule, example_inputs: Sequence[Tensor], /
     ) -> Callable[..., Sequence[Tensor | None]]: ...
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """What a compiled graph launches at once.
-
-    Attributes:
-        name: as its code or a profiler has it.
-        operations: names of the graph's nodes that it computes. One that several kernels compute stands in each.
-        language: that it is written in; "ATen" for an operator of a library.
-        code: its source, if there is any.
-        launches: on the device; None: its compiler does not tell.
-        why: why it is not fused with others, a few words.
-    """
-
-    name: str
-    operations: tuple[str, ...]
-    language: str
-    code: str = ""
-    launches: int | None = 1
-    why: str = ""
-
-
-@runtime_checkable
-class Explained(Protocol):
-    """A compiled graph that tells what it launches: what a `GraphCompiler` returns may have these methods."""
-
-    def kernels(self, inputs: Sequence[Any], /) -> Sequence[Kernel]:
-        """In the order in which they run; for inputs of the graph, which are tensors now."""
-        ...
-
-    def observed(self, inputs: list[Any], around: Callable[[int], AbstractContextManager[None]], /) -> Sequence[Any]:
-        """Compute what a call does, kernel number `i` inside of `around(i)`; what cannot be told apart in no such.
-
-        It may clear the list, where a call frees its inputs early.
-        """
-        ...
 
 
 class Partitioner(Protocol):
@@ -127,35 +89,3 @@ class Backend:
     fixed_sizes: bool = False
     declines: Callable[[Node], str | None] | None = None
     unavailable: Callable[[], str | None] = always_available
-
-
-@dataclass
-class Region:
-    """Operations of a graph that one backend compiles together. All is given by the names of nodes.
-
-    Attributes:
-        backend: the backend's name.
-        nodes: in the order of the graph; constants that it computes for itself are not among them.
-        failure: why its compiler failed, or its first run, so that it runs as it is; None if they did not.
-    """
-
-    backend: str
-    nodes: tuple[str, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    failure: str | None = None
-
-
-@dataclass(frozen=True)
-class Regions:
-    """How a graph is divided among backends that take parts of it.
-
-    Attributes:
-        backends: their names, in the order in which they choose.
-        regions: in the order in which they run.
-        outside: operation that runs as it is -> why it is in no region, for each backend.
-    """
-
-    backends: tuple[str, ...]
-    regions: tuple[Region, ...]
-    outside: Mapping[str, tuple[str, ...]]

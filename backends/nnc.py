@@ -17,8 +17,9 @@ from functorch.compile import default_decompositions
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.interfaces import Backend, Kernel
+from aotkit.interfaces import Backend
 from aotkit.random import random_state
+from aotkit.stages import Kernel
 from aotkit.torch_private.torchscript import nnc_fuser, nnc_fuses_on_cpu
 
 _GROUP = re.compile(r"prim::TensorExprGroup_\d+")

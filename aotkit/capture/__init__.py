@@ -7,9 +7,10 @@ from aotkit.capture.arguments import flatten
 from aotkit.capture.auto import cpp_compiler, default_backend
 from aotkit.capture.direct import DirectFunction
 from aotkit.capture.dynamo import DynamoFunction
-from aotkit.capture.dynamo_graph import CapturedCompiler
+from aotkit.capture.dynamo_backend import CapturedCompiler
 from aotkit.capture.entry import Entry, Failure
 from aotkit.capture.recipe import Randomness, Recipe, recipe_of
+from aotkit.capture.refusals import EagerOnly, OwnError
 from aotkit.capture.shared_random import SharedRandom
 from aotkit.capture.watching import TensorReads
 
@@ -17,8 +18,10 @@ __all__ = [
     "CapturedCompiler",
     "DirectFunction",
     "DynamoFunction",
+    "EagerOnly",
     "Entry",
     "Failure",
+    "OwnError",
     "Randomness",
     "Recipe",
     "SharedRandom",

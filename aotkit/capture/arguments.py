@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from aotkit.capture.objects import constant_key, is_constant
-from aotkit.errors import EagerOnly
+from aotkit.capture.refusals import EagerOnly
 from aotkit.torch_private.dispatch import pytree, pytree_children
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -20,10 +20,11 @@ from aotkit.capture.guards import ArgumentGuard, Guard, GuardSource
 from aotkit.capture.places import Progress
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.recompilation import Recompilations, describe
+from aotkit.capture.refusals import EagerOnly, OwnError
 from aotkit.capture.signature import Signature, outcome_in_eager
 from aotkit.capture.walk import Codes, Walk
 from aotkit.checking import CheckReport
-from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, is_out_of_memory
+from aotkit.errors import AotkitError, TraceError, is_out_of_memory
 from aotkit.runtime import COMPILE_LOCK, warn_of_fallback
 from aotkit.timeline import stage
 from aotkit.torch_private.tensors import is_for_dynamo, why_eager_tensor

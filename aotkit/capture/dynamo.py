@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from aotkit.capture.captured_graph import in_short
-from aotkit.capture.dynamo_graph import CapturedCompiler, CapturedGraph, Ran, ran
+from aotkit.capture.dynamo_backend import CapturedCompiler, CapturedGraph, Ran, ran
 from aotkit.capture.recipe import Recipe
 from aotkit.checking import CheckReport
 from aotkit.errors import AotkitError, TraceError

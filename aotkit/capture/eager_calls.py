@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 from aotkit.capture.arguments import Arguments
-from aotkit.errors import EagerOnly
+from aotkit.capture.refusals import EagerOnly
 from aotkit.torch_private.tensors import tensor_kind
 
 # Kinds of calls to remember; a function that is called with ever new constants must not fill the memory.

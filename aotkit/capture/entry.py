@@ -12,15 +12,17 @@ from torch import Tensor, nn
 
 from aotkit.capture.outputs import Outputs
 from aotkit.capture.recipe import Recipe
+from aotkit.capture.refusals import EagerOnly
 from aotkit.capture.signature import Signature, outcome_in_eager
 from aotkit.capture.watching import TensorReads, no_other_randomness
 from aotkit.checking import Baseline, Budget, CheckReport, Outcome, at_once, checker, resized, unmoved
-from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, MismatchError, TraceError
+from aotkit.errors import AotkitError, MismatchError, TraceError
 from aotkit.inspection import Graphs
 from aotkit.passes import generators_of, has_torch_operators, recording_source, strides_of, user_line
 from aotkit.random import SeedNeeded, new_seed, random_state
 from aotkit.registry import get_backend, get_partitioner
 from aotkit.runtime import (
+    HIDDEN_OVERLAP,
     Apart,
     collecting_later,
     hidden_overlap,

@@ -14,9 +14,9 @@ import torch
 
 from aotkit.capture.arguments import Arguments
 from aotkit.capture.places import substituted
+from aotkit.capture.refusals import EagerOnly
 from aotkit.capture.walk import Walk
 from aotkit.capture.watching import Fakes
-from aotkit.errors import EagerOnly
 
 T = TypeVar("T")
 Followed = frozenset[CodeType]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from aotkit.capture.arguments import is_size, structure_of
 from aotkit.capture.objects import constant_set, is_constant, same_constant, same_constants
-from aotkit.errors import EagerOnly
+from aotkit.capture.refusals import EagerOnly
 from aotkit.torch_private import native
 from aotkit.torch_private.dispatch import pytree
 from aotkit.torch_private.switches import REASONS_FOR_EAGER, SURROUNDINGS, SWITCHES, environment

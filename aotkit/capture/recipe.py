@@ -54,11 +54,8 @@ class Recipe:
     def compiler_by_name(self, attribute: str, function: Any) -> str | None:
         """How another process gets a graph compiler of the backend; None where it knows none of that name."""
         name = self.backend_name
-        if name.startswith("dynamo:") or (
-            BACKENDS.is_installed(name) and getattr(get_backend(name), attribute) == function
-        ):
-            return f"aotkit.get_backend({name!r}).{attribute}"
-        return None
+        is_installed = BACKENDS.is_installed(name) and getattr(get_backend(name), attribute) == function
+        return f"aotkit.get_backend({name!r}).{attribute}" if is_installed or name.startswith("dynamo:") else None
 
     def partitioner_by_name(self) -> str | None:
         """The same for the partitioner."""

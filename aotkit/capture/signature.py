@@ -12,9 +12,11 @@ from aotkit.capture.arguments import Arguments
 from aotkit.capture.executed import watching
 from aotkit.capture.places import MISSING, in_copied_context, substituted
 from aotkit.capture.recipe import Recipe
+from aotkit.capture.refusals import EagerOnly, OwnError
+from aotkit.capture.storages import Storages
 from aotkit.capture.walk import Walk
-from aotkit.checking import Plan, Storages, run_on_copies
-from aotkit.errors import AotkitError, EagerOnly, OwnError, TraceError, is_out_of_memory
+from aotkit.checking import Plan, run_on_copies
+from aotkit.errors import AotkitError, TraceError, is_out_of_memory
 from aotkit.random import SeedNeeded, new_seed
 from aotkit.timeline import stage
 from aotkit.torch_private.dispatch import pytree

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from aotkit.capture import code_names, objects
 from aotkit.capture.guards import HOOKS, MODULE_STATE, Guard, GuardSource
 from aotkit.capture.places import MISSING, Attribute, ContextVariable, Item, Place, Slot
-from aotkit.errors import EagerOnly, TraceError
+from aotkit.capture.refusals import EagerOnly
+from aotkit.errors import TraceError
 from aotkit.text import is_installed
 
 MOST_OBJECTS = 100_000

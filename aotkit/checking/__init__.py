@@ -12,7 +12,6 @@ from aotkit.checking.in_pieces import checksum, pieces
 from aotkit.checking.other_values import resized
 from aotkit.checking.rounding import TOLERANCE
 from aotkit.checking.runs import Baseline, Outcome, Plan, Run, at_once, cotangent, run_on_copies, unmoved
-from aotkit.checking.storages import Storages
 
 __all__ = [
     "TOLERANCE",
@@ -22,7 +21,6 @@ __all__ = [
     "Outcome",
     "Plan",
     "Run",
-    "Storages",
     "at_once",
     "checker",
     "checksum",

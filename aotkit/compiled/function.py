@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import torch
 
-from aotkit.capture import DirectFunction, DynamoFunction, Entry, Failure, recipe_of
+from aotkit.capture import DirectFunction, DynamoFunction, EagerOnly, Entry, Failure, OwnError, recipe_of
 from aotkit.checking import CheckReport, raise_if_different
 from aotkit.compiled.explanation import Explanation
-from aotkit.errors import EagerOnly, OwnError, TraceError
+from aotkit.errors import TraceError
 from aotkit.inspection import Graphs
 from aotkit.runtime import COMPILE_LOCK, warn_of_eager_call
 from aotkit.timeline import Timeline, stage

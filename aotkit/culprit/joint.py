@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.checking import Budget, CheckReport, checksum, pieces
-from aotkit.culprit.computed import Computed
 from aotkit.culprit.parts import Part, Recorder, Reference
 from aotkit.culprit.pieces import reached, steps_of
 from aotkit.culprit.replay import as_graphs_run, compared, values_of
@@ -19,6 +18,7 @@ from aotkit.culprit.result import Culprit, NotFound
 from aotkit.culprit.script import partitioner_script
 from aotkit.culprit.search import partitions, smallest_cut
 from aotkit.passes import copy_graph, producer, source_line
+from aotkit.torch_private.dispatch import TorchDispatchMode, tree_leaves
 
 if TYPE_CHECKING:
     from aotkit.capture import Recipe
@@ -138,7 +138,7 @@ def _wrong_trace(traced: Part, run_eager: Callable[[], object]) -> Culprit:
         traced: the graph as traced, of forward and backward.
         run_eager: runs the function forward and backward in eager, on the same inputs.
     """
-    eager = Computed(_sketch)
+    eager = _Computed()
     with eager:
         run_eager()
     known = _Known(eager.seen)
@@ -194,3 +194,25 @@ class _Known:
         share = min(ROUNDING * torch.finfo(kind[0]).eps, MOST_ROUNDING)
         others = self._by_kind.get(kind, ())
         return any(all(abs(a - b) <= share * numbers[0] for a, b in zip(numbers, o, strict=True)) for o in others)
+
+
+class _Computed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps a sketch of each tensor that an operator reads or returns, in forward and backward passes.
+
+    What is written in parts is known whole only when it is read.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: set[Sketch] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self._see(args)
+        result = func(*args, **kwargs or {})
+        self._see(result)
+        return result
+
+    def _see(self, values: Any) -> None:
+        self.seen.update(_sketch(value) for value in tree_leaves(values) if isinstance(value, Tensor))

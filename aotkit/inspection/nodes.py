@@ -46,7 +46,7 @@ def nbytes_of(value: Tensor, whole: bool = False) -> int | None:
         whole: of all the memory instead that it is a part of.
     """
     size = size_hint(value.numel() * value.element_size())
-    if (storage := storage_of(value)) is None:
+    if (storage := memory_of(value)) is None:
         return size
     memory = size_hint(storage.nbytes())
     return memory if whole else None if size is None or memory is None else min(size, memory)
@@ -62,12 +62,12 @@ def bytes_moved(node: Node) -> int | None:
     return sum_known(map(bytes_of, (node, *node.all_input_nodes)))
 
 
-def storage_of(value: Any) -> torch.UntypedStorage | None:
+def memory_of(value: Any) -> torch.UntypedStorage | None:
     """The storage of a fake tensor; None for a sparse one and for what is no tensor."""
     return value.untyped_storage() if isinstance(value, Tensor) and value.layout == torch.strided else None
 
 
-def storages(gm: GraphModule) -> dict[Node, Node]:
+def storage_roots(gm: GraphModule) -> dict[Node, Node]:
     """For each node, the first node of the graph whose result lies in the same storage: itself unless it is a view.
 
     Fake tensors of one trace share a storage exactly where the real ones will, also through operators that view only
@@ -78,7 +78,7 @@ def storages(gm: GraphModule) -> dict[Node, Node]:
     for node in gm.graph.nodes:
         value = node.meta.get("val")
         several = isinstance(value, (list, tuple)) and len(value) > 0
-        storage = storage_of(value[0] if several else value)
+        storage = memory_of(value[0] if several else value)
         roots[node] = node
         if storage is not None:
             key = StorageWeakRef(storage)  # type: ignore[no-untyped-call]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from aotkit.inspection.nodes import bytes_moved, storage_of, storages
+from aotkit.inspection.nodes import bytes_moved, memory_of, storage_roots
 from aotkit.passes import (
     is_operation,
     is_symbol,
@@ -64,11 +64,11 @@ class SavedValue:
 
 def saved_values(graphs: "Graphs") -> list[SavedValue]:
     """The values that forward returns beyond `graphs.num_outputs`, in that order."""
-    roots = storages(graphs.forward)
+    roots = storage_roots(graphs.forward)
     kept = kept_outputs(graphs)
     kept_storages = {roots[node] for node in kept}
-    nodes = saved_nodes(graphs)
-    readers = dict(zip(_in_order_of_backward(nodes), _readers(graphs.backward), strict=False))
+    by_placeholder = _readers(graphs.backward)
+    readers = {node: by_placeholder[placeholder] for node, placeholder in _taken(graphs)}
 
     def kind(node: Node) -> str:
         root = roots[node]
@@ -80,7 +80,7 @@ def saved_values(graphs: "Graphs") -> list[SavedValue]:
             return "output" if node in kept else "view of output"
         return "activation"
 
-    values = [_saved_value(node, kind(node), roots[node], readers.get(node, [])) for node in nodes]
+    values = [_saved_value(node, kind(node), roots[node], readers.get(node, ())) for node in saved_nodes(graphs)]
     copied = kept_as_copies(graphs, values)
     return [_copy(value) if value.name in copied else value for value in values]
 
@@ -107,8 +107,7 @@ def saved_nodes(graphs: "Graphs") -> list[Node]:
 def saved_placeholders(graphs: "Graphs") -> dict[Node, SavedValue]:
     """For each placeholder of backward that takes a saved value, that value."""
     values = {value.name: value for value in saved_values(graphs)}
-    nodes = _in_order_of_backward(saved_nodes(graphs))
-    return {p: values[node.name] for p, node in zip(placeholders(graphs.backward), nodes, strict=False)}
+    return {placeholder: values[node.name] for node, placeholder in _taken(graphs)}
 
 
 def kept_outputs(graphs: "Graphs") -> set[Node]:
@@ -128,11 +127,9 @@ def kept_as_copies(graphs: "Graphs", values: Sequence[SavedValue]) -> set[str]:
     So a compiler keeps a copy of its own: Inductor does of the weights and images of convolutions.
     """
     held = {value.name for value in values if value.kind != "activation"}
-    nodes = _in_order_of_backward(saved_nodes(graphs))
-    inputs = zip(nodes, placeholders(graphs.backward), graphs.backward_inputs, strict=False)
     return {
         node.name
-        for node, placeholder, given in inputs
+        for (node, placeholder), given in zip(_taken(graphs), graphs.backward_inputs, strict=False)
         if node.name in held and isinstance(given, Tensor) and _layout(given) != _layout(placeholder.meta["val"])
     }
 
@@ -142,29 +139,30 @@ def _layout(value: Tensor) -> list[int | None]:
     return [size_hint(stride) for size, stride in zip(value.shape, value.stride(), strict=True) if size_hint(size) != 1]
 
 
-def _in_order_of_backward(nodes: Sequence[Node]) -> list[Node]:
-    """Forward returns the symbolic sizes last, backward takes them first."""
-    return sorted(nodes, key=lambda node: not is_symbol(node))
+def _taken(graphs: "Graphs") -> list[tuple[Node, Node]]:
+    """Each saved node of forward, and the placeholder of backward that takes it, in the order of these."""
+    # Forward returns the symbolic sizes last, backward takes them first.
+    nodes = sorted(saved_nodes(graphs), key=lambda node: not is_symbol(node))
+    return list(zip(nodes, placeholders(graphs.backward), strict=False))
 
 
-def _readers(backward: GraphModule | None) -> Iterator[list[Node]]:
+def _readers(backward: GraphModule | None) -> dict[Node, list[Node]]:
     """For each placeholder, the operations that read it or a view of it, in the order of the graph."""
     if backward is None:
-        return
-    roots = storages(backward)
+        return {}
+    roots = storage_roots(backward)
     readers: dict[Node, list[Node]] = defaultdict(list)
     for node in backward.graph.nodes:
         for source in dict.fromkeys(roots[i] for i in node.all_input_nodes):
             if roots[node] is not source:
                 readers[source].append(node)
-    for placeholder in placeholders(backward):
-        yield readers[roots[placeholder]]
+    return {placeholder: readers[roots[placeholder]] for placeholder in placeholders(backward)}
 
 
 def _saved_value(node: Node, kind: str, root: Node, readers: Sequence[Node]) -> SavedValue:
     value = node.meta.get("val")
     tensor = value if isinstance(value, Tensor) else None
-    storage = storage_of(value)
+    storage = memory_of(value)
     # The annotation of nbytes() says int, but under symbolic shapes it is a SymInt.
     size: Any = None if storage is None else storage.nbytes()
     return SavedValue(
@@ -229,7 +227,7 @@ def _computed_twice(graphs: "Graphs") -> Iterator[tuple[Node, bool]]:
     forward = _number_values(graphs.forward, table, {})
     names = {node.name: number for node, number in forward.items()}
     given = {node: names[value.name] for node, value in saved_placeholders(graphs).items()}
-    known, roots = set(forward.values()), storages(graphs.backward)
+    known, roots = set(forward.values()), storage_roots(graphs.backward)
     for node, number in _number_values(graphs.backward, table, given).items():
         if is_operation(node) and number in known:
             yield node, roots[node] is not node

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch.fx import GraphModule, Node
 
-from aotkit.inspection.nodes import bytes_of, nbytes_of, storages
+from aotkit.inspection.nodes import bytes_of, nbytes_of, storage_roots
 from aotkit.passes import output_nodes, packet_name, producer, tensors_of
 from aotkit.text import sum_known
 
@@ -29,7 +29,7 @@ def traffic(gm: GraphModule, kernels: Sequence[Iterable[str]]) -> list[tuple[int
     for i, names in enumerate(kernels):
         for name in names:
             homes[nodes[name]].append(i)
-    roots = storages(gm)
+    roots = storage_roots(gm)
     read: list[dict[Node, int | None]] = [{} for _ in kernels]
     written: list[set[Node]] = [set() for _ in kernels]
 

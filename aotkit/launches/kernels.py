@@ -10,10 +10,9 @@ import torch
 from torch.fx import GraphModule
 
 from aotkit.inspection import Graphs, SourceLine, kernels_text, traffic
-from aotkit.interfaces import Kernel, Regions
 from aotkit.launches.timed_runs import Times, timed
 from aotkit.passes import operator_name, producer, source_line
-from aotkit.stages import Product, computes
+from aotkit.stages import Kernel, Product, Regions, computes
 from aotkit.text import sum_known
 
 NOT_NEEDED = "no kernel computes it: nothing needs it, or it equals another value"

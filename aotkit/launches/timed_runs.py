@@ -12,12 +12,11 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.inspection import Graphs
-from aotkit.interfaces import Kernel
 from aotkit.launches.allocations import Mark, most_between_marks
 from aotkit.launches.stopwatch import Clock, Timing, clock_for
 from aotkit.passes import size_hint
 from aotkit.random import random_state
-from aotkit.stages import BlackBox, Product, boxed_call, explained
+from aotkit.stages import BlackBox, Kernel, Product, boxed_call, explained
 from aotkit.torch_private.autograd import is_profiling
 from aotkit.torch_private.switches import without_autocast
 

@@ -11,7 +11,8 @@ from aotkit.passes.graphs import (
     mutated_inputs,
     output_nodes,
     placeholders,
-    sparse_nodes,
+    refuse_sparse,
+    results_of,
 )
 from aotkit.passes.new_storages import IS_NEW_STORAGE, SINCE_2_14, assigning, calls_of, return_new_storages
 from aotkit.passes.nodes import (
@@ -88,6 +89,8 @@ __all__ = [
     "producer",
     "promise_strides",
     "recording_source",
+    "refuse_sparse",
+    "results_of",
     "return_new_storages",
     "save_viewed_inputs",
     "separate_gradients",
@@ -95,7 +98,6 @@ __all__ = [
     "show_results",
     "size_hint",
     "source_line",
-    "sparse_nodes",
     "storage_of",
     "storages",
     "strides_of",

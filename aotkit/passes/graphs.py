@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from aotkit.errors import TraceError
 from aotkit.passes.new_storages import replaced_inputs
 from aotkit.torch_private.dispatch import tree_leaves
 from aotkit.torch_private.fx import graph_module
@@ -25,10 +26,14 @@ def effect_tokens(gm: GraphModule) -> int:
     return len(gm.graph.find_nodes(op="call_function", target=torch.ops.prims._make_token.default))
 
 
-def sparse_nodes(gm: GraphModule) -> list[str]:
-    """The nodes of a graph whose value is a tensor of another layout than strided."""
+def refuse_sparse(gm: GraphModule, name: str) -> None:
+    """Raise a TraceError if a graph, of the function of this name, has a tensor of another layout than strided."""
     values = {node.name: node.meta.get("val") for node in gm.graph.nodes}
-    return [name for name, v in values.items() if isinstance(v, Tensor) and v.layout is not torch.strided]
+    if found := [n for n, v in values.items() if isinstance(v, Tensor) and v.layout is not torch.strided]:
+        raise TraceError(
+            f"{name!r} computes sparse tensors ({', '.join(found[:3])}), whose gradients AOTAutograd loses. Compile "
+            "the dense part of it."
+        )
 
 
 def generators_of(gm: GraphModule, known: Sequence[Any] = ()) -> list[torch.Generator]:
@@ -72,6 +77,11 @@ def copied(node: Node, before: Node) -> Node:
 def placeholders(gm: GraphModule | None) -> list[Node]:
     """What the graph takes; nothing where there is no graph."""
     return list(gm.graph.find_nodes(op="placeholder")) if gm is not None else []
+
+
+def results_of(gm: GraphModule) -> Sequence[Any]:
+    """What the graph returns: nodes and constants."""
+    return gm.graph.output_node().args[0]  # type: ignore[return-value]
 
 
 def output_nodes(gm: GraphModule) -> list[Node | None]:

@@ -5,13 +5,14 @@ from aotkit.runtime.collector import collecting, collecting_later, without_garba
 from aotkit.runtime.compile_lock import COMPILE_LOCK
 from aotkit.runtime.disjoint import Apart
 from aotkit.runtime.donation import donated_inputs, sparing_retained
-from aotkit.runtime.sharing import hidden_overlap, memory_pattern, mutation_pattern
-from aotkit.runtime.trampolines import if_on_cpu, relay, with_seed
+from aotkit.runtime.sharing import HIDDEN_OVERLAP, hidden_overlap, memory_pattern, mutation_pattern
+from aotkit.runtime.trampolines import if_on_cpu, outside_dynamo, relay, with_seed
 from aotkit.runtime.warn import warn_of_eager_call, warn_of_fallback, warn_user
 from aotkit.runtime.way_in import CompiledGraphs, way_in
 
 __all__ = [
     "COMPILE_LOCK",
+    "HIDDEN_OVERLAP",
     "Apart",
     "CompiledGraphs",
     "collecting",
@@ -21,6 +22,7 @@ __all__ = [
     "if_on_cpu",
     "memory_pattern",
     "mutation_pattern",
+    "outside_dynamo",
     "refuse_leaf_mutation",
     "relay",
     "sparing_retained",

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from aotkit.torch_private.tensors import has_storage
 
+HIDDEN_OVERLAP = "it mutates an input whose memory another has, too, through another storage, as NumPy arrays give it"
+
 
 def memory_pattern(tensors: Sequence[Tensor], offsets: bool = False) -> Hashable:
     """Which inputs are the same tensor or share storage, where in it, and what they are views of; () if none do.

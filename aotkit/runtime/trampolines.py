@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from aotkit.interfaces import Boxed
 from aotkit.random import new_seed
 from aotkit.torch_private import native
@@ -57,3 +59,14 @@ def with_seed(run: Boxed) -> Boxed:
         return run(inputs)
 
     return call
+
+
+def outside_dynamo(run: Boxed) -> Boxed:
+    """The same, whose Python Dynamo does not look at where a function that it captures calls it: in a backward pass."""
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def call(args: list[Any]) -> Sequence[Any]:
+        return run(args)
+
+    call._boxed_call = True
+    return call  # type: ignore[no-any-return]

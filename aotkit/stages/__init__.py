@@ -7,16 +7,20 @@
 from aotkit.stages import regions
 from aotkit.stages.calls import Product, boxed_call
 from aotkit.stages.cuda_graphs import with_cuda_graphs
-from aotkit.stages.graph_launches import Around, BlackBox, Operators, computes, explained
+from aotkit.stages.graph_launches import Around, BlackBox, Explained, Kernel, Operators, computes, explained
 from aotkit.stages.pipeline import Pipeline
-from aotkit.stages.regions import subgraph
+from aotkit.stages.regions import Region, Regions, subgraph
 
 __all__ = [
     "Around",
     "BlackBox",
+    "Explained",
+    "Kernel",
     "Operators",
     "Pipeline",
     "Product",
+    "Region",
+    "Regions",
     "boxed_call",
     "computes",
     "explained",

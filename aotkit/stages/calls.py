@@ -1,48 +1,45 @@
 """Calls of what plug-ins provide: their errors as CompileErrors, what their compiled functions take and return."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit.errors import AotkitError, BudgetError, CompileError
 from aotkit.interfaces import Boxed
+from aotkit.passes import results_of
 from aotkit.runtime import relay
+from aotkit.stages.facts import differ, result_kind, value_of
 from aotkit.torch_private.fx import boxed
 
 MOST_CODE_LINES = 60
 
 
-class Blame:
-    """Turns whatever a plug-in raises into a CompileError that shows the graph, but for what needs no graph."""
-
-    def __init__(self, what: str, gm: GraphModule) -> None:
-        self._what = what
-        self._gm = gm
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if not isinstance(error, Exception) or (isinstance(error, AotkitError) and not isinstance(error, CompileError)):
-            return
-        if isinstance(error, BudgetError) or (isinstance(error, CompileError) and error.graph is not None):
-            return
-        detail = str(error) if isinstance(error, CompileError) else f"{type(error).__name__}: {error}"
-        reason = f"{self._what}: {detail}"
-        wrapped = CompileError(f"{reason}\n{_code(self._gm)}")
-        wrapped.graph, wrapped.reason = self._gm, reason
-        raise wrapped from error
+@contextmanager
+def blaming(what: str, gm: GraphModule) -> Iterator[None]:
+    """Turn whatever a plug-in raises into a CompileError that shows the graph, but for what needs no graph."""
+    try:
+        yield
+    except CompileError as e:
+        if e.graph is not None or isinstance(e, BudgetError):
+            raise
+        raise _about(gm, f"{what}: {e}") from e
+    except AotkitError:
+        raise
+    except Exception as e:
+        raise _about(gm, f"{what}: {type(e).__name__}: {e}") from e
 
 
-def _code(gm: GraphModule) -> str:
+def _about(gm: GraphModule, reason: str) -> CompileError:
     lines = gm.print_readable(print_output=False).splitlines()
     if len(lines) > MOST_CODE_LINES:
         lines = [*lines[:MOST_CODE_LINES], f"... {len(lines) - MOST_CODE_LINES} more lines: see the error's .graph"]
-    return "\n".join(lines)
+    error = CompileError("\n".join([reason, *lines]))
+    error.graph, error.reason = gm, reason
+    return error
 
 
 @dataclass(frozen=True)
@@ -53,20 +50,14 @@ class Product:
     graph: GraphModule
 
 
-def callable_of(run: Any) -> Callable[..., Any]:
-    """What a compiler returned, if it can be called; else a CompileError."""
-    if not callable(run):
-        raise CompileError(f"it returned {type(run).__name__}, not a callable")
-    return run  # type: ignore[no-any-return]
-
-
 def boxed_call(run: Any) -> Boxed:
     """What a compiler returned, as a function of one list of inputs, which it may empty.
 
     Raises:
         CompileError: it is no function.
     """
-    run = callable_of(run)
+    if not callable(run):
+        raise CompileError(f"it returned {type(run).__name__}, not a callable")
     if getattr(run, "_boxed_call", False):
         return run  # type: ignore[no-any-return]
     if isinstance(run, GraphModule):
@@ -81,30 +72,13 @@ def boxed_call(run: Any) -> Boxed:
     return call
 
 
-def outside_dynamo(run: Boxed) -> Boxed:
-    """The same, whose Python Dynamo does not look at where a function that it captures calls it: in a backward pass."""
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def call(args: list[Any]) -> Sequence[Any]:
-        return run(args)
-
-    call._boxed_call = True
-    return call  # type: ignore[no-any-return]
-
-
-def results_of(gm: GraphModule) -> Sequence[Any]:
-    """What a graph returns."""
-    (output,) = gm.graph.find_nodes(op="output")
-    return output.args[0]  # type: ignore[no-any-return]
-
-
-def checked_once(run: Boxed, later: Boxed, gm: GraphModule, blame: Callable[[], Blame]) -> Boxed:
+def checked_once(run: Boxed, later: Boxed, gm: GraphModule, blame: Callable[[], AbstractContextManager[None]]) -> Boxed:
     """Compare the number, shapes, dtypes and devices of the first run's outputs with what the graph promises.
 
     Args:
         later: what runs from the second time on.
     """
-    promised = [n.meta.get("val") if isinstance(n, torch.fx.Node) else n for n in results_of(gm)]
+    promised = [*map(value_of, results_of(gm))]
 
     def first(args: list[Any]) -> Sequence[Any]:
         with blame():
@@ -123,24 +97,8 @@ def _compare(results: Any, promised: Sequence[Any]) -> None:
     if len(results) != len(promised):
         raise CompileError(f"its compiled function returned {len(results)} outputs; the graph has {len(promised)}")
     for i, (got, want) in enumerate(zip(results, promised, strict=True)):
-        if _kind(got) != _kind(want) or (isinstance(want, Tensor) and _differ(got.shape, want.shape)):
+        are_numbers = not isinstance(got, Tensor | None) and not isinstance(want, Tensor | None)
+        if not are_numbers and differ(result_kind(got), result_kind(want)):
             raise CompileError(
-                f"its compiled function returned {_show(got)} as output {i}; the graph has {_show(want)}"
+                f"its compiled function returned {result_kind(got)} as output {i}; the graph has {result_kind(want)}"
             )
-
-
-def _kind(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return value is None
-    # Fused attention on CUDA returns its random seeds on the CPU, whatever torch's description of it says.
-    return value.dtype, value.device if value.dim() else None
-
-
-def _differ(got: Sequence[Any], want: Sequence[Any]) -> bool:
-    return len(got) != len(want) or any(isinstance(w, int) and g != w for g, w in zip(got, want, strict=True))
-
-
-def _show(value: Any) -> str:
-    if not isinstance(value, Tensor):
-        return type(value).__name__
-    return f"a tensor of {value.dtype}, shape {list(value.shape)}, on {value.device}"

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node, map_arg
 
-from aotkit.passes import COPY, NORMALIZATIONS, changes_inputs, is_random, is_symbol, views_behind
-from aotkit.stages.calls import results_of
+from aotkit.passes import COPY, NORMALIZATIONS, changes_inputs, is_random, is_symbol, results_of, views_behind
 from aotkit.torch_private.dispatch import pytree
 from aotkit.torch_private.switches import without_autocast
 
@@ -25,7 +24,7 @@ class Kind:
 
     Attributes:
         name: of a tensor, its dtype and device; else its type.
-        shape, strides: open ones as they were when traced; None for those that data decide.
+        shape, strides: None for what is not known.
     """
 
     name: str
@@ -33,7 +32,8 @@ class Kind:
     strides: Sequence[int | None] = ()
 
     def __str__(self) -> str:
-        return f"{self.name}, shape {[*self.shape]}, strides {[*self.strides]}" if "torch" in self.name else self.name
+        strides = f", strides {[*self.strides]}" if self.strides else ""
+        return f"{self.name}, shape {[*self.shape]}{strides}" if "torch" in self.name else self.name
 
 
 @dataclass(frozen=True)
@@ -118,12 +118,21 @@ def value_of(node: Any) -> Any:
 
 
 def kind_of(value: Any) -> Kind:
-    """What a value, or that of a node, is."""
+    """What a value, or that of a node, is. Open sizes are as they were when traced, None for those that data decide."""
     value = value_of(value)
     if not isinstance(value, Tensor):
         return Kind(type(value).__name__)
     strides = value.stride() if value.layout is torch.strided else ()
     return Kind(f"{value.dtype} on {value.device}", _numbers(value.shape), _numbers(strides))
+
+
+def result_kind(value: Any) -> Kind:
+    """What a graph promises of a result, and what a run returns: without strides, and open sizes may be any."""
+    if not isinstance(value, Tensor):
+        return kind_of(value)
+    # Fused attention on CUDA returns its random seeds on the CPU, whatever torch's description of it says.
+    where = f" on {value.device}" if value.dim() else ""
+    return Kind(f"a tensor of {value.dtype}{where}", [n if isinstance(n, int) else None for n in value.shape])
 
 
 def _kinds(value: Any) -> list[Kind]:

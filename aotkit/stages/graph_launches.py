@@ -4,16 +4,54 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch.fx import GraphModule, Interpreter, Node
 
-from aotkit.interfaces import Boxed, Explained, Kernel
+from aotkit.interfaces import Boxed
 from aotkit.passes import changes_inputs, is_operation, is_view, operator_name
 from aotkit.stages.calls import Product, boxed_call
 
 Around = Callable[[int], AbstractContextManager[None]]
 BLACK_BOX = "its compiler does not tell what it launches"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a compiled graph launches at once.
+
+    Attributes:
+        name: as its code or a profiler has it.
+        operations: names of the graph's nodes that it computes. One that several kernels compute stands in each.
+        language: that it is written in; "ATen" for an operator of a library.
+        code: its source, if there is any.
+        launches: on the device; None: its compiler does not tell.
+        why: why it is not fused with others, a few words.
+    """
+
+    name: str
+    operations: tuple[str, ...]
+    language: str
+    code: str = ""
+    launches: int | None = 1
+    why: str = ""
+
+
+@runtime_checkable
+class Explained(Protocol):
+    """A compiled graph that tells what it launches: what a `GraphCompiler` returns may have these methods."""
+
+    def kernels(self, inputs: Sequence[Any], /) -> Sequence[Kernel]:
+        """In the order in which they run; for inputs of the graph, which are tensors now."""
+        ...
+
+    def observed(self, inputs: list[Any], around: Around, /) -> Sequence[Any]:
+        """Compute what a call does, kernel number `i` inside of `around(i)`; what cannot be told apart in no such.
+
+        It may clear the list, where a call frees its inputs early.
+        """
+        ...
 
 
 def explained(product: Product) -> Explained:

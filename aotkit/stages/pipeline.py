@@ -2,13 +2,14 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit.errors import CompileError, TraceError
-from aotkit.interfaces import Backend, Boxed, Decompositions, GraphCompiler, Partitioner, Regions
+from aotkit.errors import CompileError
+from aotkit.interfaces import Backend, Boxed, GraphCompiler, Partitioner
 from aotkit.passes import (
     assigning,
     copy_changing_inputs,
@@ -21,14 +22,16 @@ from aotkit.passes import (
     gradient_uses,
     keep_copies,
     promise_strides,
+    refuse_sparse,
+    results_of,
     return_new_storages,
     save_viewed_inputs,
     separate_gradients,
-    sparse_nodes,
 )
-from aotkit.runtime import CompiledGraphs, collecting, donated_inputs, sparing_retained
-from aotkit.stages.calls import Blame, Product, boxed_call, checked_once, outside_dynamo, results_of
-from aotkit.stages.verifier import Doors, is_wanted
+from aotkit.runtime import CompiledGraphs, collecting, donated_inputs, outside_dynamo, sparing_retained
+from aotkit.stages.calls import Product, blaming, boxed_call, checked_once
+from aotkit.stages.regions import Regions
+from aotkit.stages.verifier import PLUGINS, Doors, is_wanted
 from aotkit.timeline import stage
 from aotkit.torch_private.fake_tensors import outside_fake_mode
 
@@ -48,6 +51,7 @@ class Pipeline:
 
     def __init__(self, graphs_of: "functools.partial[Graphs]", backend: Backend, partition: Partitioner) -> None:
         self._new_graphs = graphs_of
+        self._names = graphs_of.keywords  # of the function, the backend and the partitioner
         self._backend = backend
         self._partition = partition
         self._joint: GraphModule | None = None
@@ -63,11 +67,11 @@ class Pipeline:
         self.lasting: Sequence[bool] = ()
         self.guarded = False
         self.assigns_data = False
-        self._doors = Doors(graphs_of.keywords) if is_wanted() else None
+        self._doors = Doors(self._names) if is_wanted() else None
 
     def keywords(self) -> dict[str, Any]:
         """Keyword arguments for AOTAutograd."""
-        backend = self._backend
+        backend, table = self._backend, self._backend.decompositions
         fw = backend.fw_compiler
         return {
             "fw_compiler": functools.partial(self._forward, fw),
@@ -75,45 +79,44 @@ class Pipeline:
             "inference_compiler": functools.partial(self._forward, backend.inference_compiler or fw),
             "partition_fn": self._cut,
             "keep_inference_input_mutations": backend.writes_inputs or self.assigns_data,
-            "decompositions": dict(_table(backend.decompositions)),
+            "decompositions": dict(table() if callable(table) else table),
         }
 
     def compiled(self) -> CompiledGraphs:
         """What the compilers made of the graphs."""
         return CompiledGraphs(*self._compiled["forward"], *self._compiled.get("backward", ()))
 
-    def _cut(self, joint: GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
+    def _cut(
+        self, joint: GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
+    ) -> tuple[GraphModule, GraphModule]:
+        self._num_outputs = num_fwd_outputs
         if self._doors is not None:
-            self._doors.begin("joint", joint, [*joint_inputs[0], *joint_inputs[1]], kwargs["num_fwd_outputs"])
+            self._doors.begin("joint", joint, [*joint_inputs[0], *joint_inputs[1]], num_fwd_outputs)
         correct_statistics(joint)
         self._after("correct_statistics", joint=joint)
-        self.gradient_uses = gradient_uses(joint, kwargs["num_fwd_outputs"])
-        self._refuse_sparse(joint)
+        self.gradient_uses = gradient_uses(joint, num_fwd_outputs)
+        refuse_sparse(joint, self._names["name"])
         copy_changing_inputs(joint, self.lasting)
         self._after("copy_changing_inputs", joint=joint)
         keep_copies(joint)
         self._after("keep_copies", joint=joint)
         if self._backend.joint_pass is not None:
-            blame = self._blame(f"joint pass of backend {self._backend_name!r}", "joint", joint)
-            with stage("joint pass"), blame:
+            with stage("joint pass"), self._blame("joint pass", "joint", joint):
                 self._backend.joint_pass(joint, joint_inputs)
             self._after("joint pass", joint=joint)
         credit_backward(joint)
         self._joint = copy_graph(joint)
         drop_unsaved_copies(self._joint)
-        self._num_outputs = kwargs["num_fwd_outputs"]
-        blame = self._blame(f"partitioner {self._new_graphs.keywords['partition']!r}", "joint", self._joint)
-        with stage("partition"), blame:
-            parts = self._partition(joint, joint_inputs, **kwargs)
-            forward, backward = self._two_graphs(parts)
-            _same_saved_values(forward, backward, kwargs["num_fwd_outputs"], len(joint_inputs[1]))
+        with stage("partition"), self._blame("partitioner", "joint", self._joint):
+            parts = self._partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+            forward, backward = _two_graphs(parts, num_fwd_outputs, len(joint_inputs[1]))
         both = {"forward": forward, "backward": backward}
         self._after("partitioner", **both)
-        drop_unsaved_copies(forward, results_of(forward)[kwargs["num_fwd_outputs"] :])
+        drop_unsaved_copies(forward, results_of(forward)[num_fwd_outputs:])
         self._after("drop_unsaved_copies", **both)
-        copy_saved_mutated_inputs(forward, kwargs["num_fwd_outputs"])
+        copy_saved_mutated_inputs(forward, num_fwd_outputs)
         self._after("copy_saved_mutated_inputs", **both)
-        save_viewed_inputs(forward, backward, kwargs["num_fwd_outputs"])
+        save_viewed_inputs(forward, backward, num_fwd_outputs)
         self._after("save_viewed_inputs", **both)
         separate_gradients(backward)
         self._after("separate_gradients", **both)
@@ -124,24 +127,12 @@ class Pipeline:
         if self._doors is not None:
             self._doors.after(stage, given, **graphs)
 
-    def _refuse_sparse(self, gm: GraphModule) -> None:
-        if found := sparse_nodes(gm):
-            raise TraceError(
-                f"{self._new_graphs.keywords['name']!r} computes sparse tensors ({', '.join(found[:3])}), whose "
-                "gradients AOTAutograd loses. Compile the dense part of it."
-            )
-
-    def _two_graphs(self, parts: Any) -> tuple[GraphModule, GraphModule]:
-        if not (isinstance(parts, tuple) and len(parts) == 2 and all(isinstance(p, GraphModule) for p in parts)):
-            raise CompileError(f"it returned {type(parts).__name__}, not a tuple (forward, backward) of GraphModules")
-        return parts
-
     def _forward(
         self, compiler: GraphCompiler, gm: GraphModule, example_inputs: Sequence[Tensor]
     ) -> Callable[..., Any]:
         num_outputs = self._num_outputs
         if num_outputs is None:  # no joint graph: inference
-            self._refuse_sparse(gm)
+            refuse_sparse(gm, self._names["name"])
             num_outputs = len(results_of(gm))
             if self._doors is not None:
                 self._doors.begin("forward", gm, example_inputs, num_outputs)
@@ -164,7 +155,7 @@ class Pipeline:
             self._after("AOTAutograd", example_inputs, backward=gm)
             self._backward_inputs += example_inputs
         donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
-        blame = functools.partial(self._blame, f"backend {self._backend_name!r}", role, kept)
+        blame = functools.partial(self._blame, "compiler", role, kept)
         with stage(f"compile {role}"), blame(), outside_fake_mode(), collecting():
             product = compiler(gm, example_inputs)
             run = boxed_call(product)
@@ -180,19 +171,16 @@ class Pipeline:
         called = checked_once(run, run, kept, blame)
         return outside_dynamo(called) if role == "backward" else called
 
-    @property
-    def _backend_name(self) -> str:
-        return str(self._new_graphs.keywords["backend"])
-
-    def _blame(self, culprit: str, role: str, gm: GraphModule) -> Blame:
-        return Blame(f"{culprit} failed on the {role} graph of {self._new_graphs.keywords['name']!r}", gm)
+    def _blame(self, stage: str, role: str, gm: GraphModule) -> AbstractContextManager[None]:
+        plugin = PLUGINS[stage].format(**self._names)
+        return blaming(f"{plugin} failed on the {role} graph of {self._names['name']!r}", gm)
 
 
-def _table(decompositions: Any) -> Decompositions:
-    return decompositions() if callable(decompositions) else decompositions  # type: ignore[no-any-return]
-
-
-def _same_saved_values(forward: GraphModule, backward: GraphModule, num_fwd_outputs: int, tangents: int) -> None:
+def _two_graphs(parts: Any, num_fwd_outputs: int, tangents: int) -> tuple[GraphModule, GraphModule]:
+    """What a partitioner returned, if that is a forward graph and a backward graph that takes what it saves."""
+    if not (isinstance(parts, tuple) and len(parts) == 2 and all(isinstance(p, GraphModule) for p in parts)):
+        raise CompileError(f"it returned {type(parts).__name__}, not a tuple (forward, backward) of GraphModules")
+    forward, backward = parts
     saved = len(results_of(forward)) - num_fwd_outputs
     # torch adds inputs for the states of CUDA generators after partitioning, and for the order of effects before.
     added = ("bwd_rng_state", "tangents_token")
@@ -202,3 +190,4 @@ def _same_saved_values(forward: GraphModule, backward: GraphModule, num_fwd_outp
             f"its forward graph saves {saved} values and there are {tangents} tangents, but its backward graph takes "
             f"{len(inputs)} inputs"
         )
+    return forward, backward

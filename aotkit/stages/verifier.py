@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 from aotkit.errors import CompileError
 from aotkit.passes import effect_tokens, source_line
-from aotkit.stages.calls import Blame
+from aotkit.stages.calls import blaming
 from aotkit.stages.facts import Facts, derived, differ, facts_of, kind_of, record, together, without_tokens
 from aotkit.torch_private.fake_tensors import is_data_dependent
 from aotkit.torch_private.fx import has_code
@@ -232,5 +232,5 @@ class Doors:
             line = source_line(node)
             reason += f", at node {node.name}" + (f" of {line}: {line.code}" if line else "")
         whose = "Correct it" if stage in PLUGINS else "Report it to aotkit's authors"
-        with Blame(f"{who} breaks a promise about {where}", gm):
+        with blaming(f"{who} breaks a promise about {where}", gm):
             raise CompileError(f"{reason}. {whose}, or leave it to the check: unset AOTKIT_VERIFY.")

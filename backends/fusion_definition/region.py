@@ -13,8 +13,7 @@ from aotkit.backends.fusion_definition.draws import lift_numbers, shape_indices
 from aotkit.backends.fusion_definition.fusion import Fusion, Layout, fusion_of
 from aotkit.backends.fusion_definition.shapes import VIEWS
 from aotkit.errors import CompileError
-from aotkit.interfaces import Kernel
-from aotkit.stages import Operators, subgraph
+from aotkit.stages import Kernel, Operators, subgraph
 from aotkit.torch_private.fx import boxed
 
 MOST_LAYOUTS = 8

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from types import MethodType
 from typing import Any
 
-from aotkit.interfaces import Kernel
+from aotkit.stages import Kernel
 from aotkit.torch_private.kernel_changes import kernel_that_adds_up, nodes_added_up, operator_that_adds_up
 
 LIBRARY = "Inductor leaves it to a library"

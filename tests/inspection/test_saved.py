@@ -10,7 +10,7 @@ from torch import Tensor
 
 import aotkit
 from aotkit.inspection import Graphs, recomputed, recomputed_views, saved_bytes, saved_values
-from aotkit.inspection.nodes import storages
+from aotkit.inspection.nodes import storage_roots
 
 GraphsOf = Callable[..., Graphs]
 MIB = 2**20
@@ -73,7 +73,7 @@ def test_storages_are_shared_exactly_by_views(graphs_of: GraphsOf) -> None:
         graphs = block_graphs(graphs_of, partition=partition)
         for gm in (graphs.joint, graphs.forward, graphs.backward):
             assert gm is not None
-            roots = storages(gm)
+            roots = storage_roots(gm)
             for node in gm.graph.nodes:
                 schema = getattr(node.target, "_schema", None)
                 if node.op == "call_function" and schema is not None:
@@ -183,7 +183,7 @@ def test_views_are_not_recomputed_operations(graphs_of: GraphsOf) -> None:
     views = recomputed_views(graphs)
     assert views
     assert not set(views) & set(recomputed(graphs))
-    assert all(storages(graphs.backward)[node] is not node for node in views if graphs.backward)
+    assert all(storage_roots(graphs.backward)[node] is not node for node in views if graphs.backward)
 
 
 def test_random_operations_are_not_the_same_value(graphs_of: GraphsOf) -> None:

@@ -14,7 +14,7 @@ from torch.fx import Interpreter
 
 import aotkit
 from aotkit.compiled.modules import function_of
-from aotkit.stages.regions.quotient import Quotient
+from aotkit.stages.regions.quotient_graph import Quotient
 from aotkit.testing import BackendConformance
 from aotkit.testing.conformance.requirements import Subject
 from aotkit.testing.conformance.suites import requirements

@@ -5,8 +5,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from aotkit.benchmark.workloads import tutorial, tutorial_inputs
-from aotkit.interfaces import Kernel
 from aotkit.launches.kernels import Kernels, Launched
+from aotkit.stages import Kernel
 
 
 class Attention(nn.Module):

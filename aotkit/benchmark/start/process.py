@@ -56,7 +56,7 @@ def _compiled(function: Any, way: str) -> Callable[..., Any]:
     if way == EAGER:
         return function  # type: ignore[no-any-return]
     if way == TORCH_COMPILE:
-        return torch.compile(function)
+        return torch.compile(function)  # type: ignore[no-any-return]
     import aotkit
 
     return aotkit.compile(function, check=way == OURS)

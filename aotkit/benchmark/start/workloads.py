@@ -67,12 +67,12 @@ def _of_transformers(family: str, head: str, **settings: Any) -> Any:
     return getattr(transformers, family + head)(config)
 
 
-SMALL_GPT2 = {"n_layer": 4, "n_embd": 256, "n_head": 4, "vocab_size": 1000, "use_cache": False}
-LLAMA = {
+SMALL_GPT2: dict[str, Any] = {"n_layer": 4, "n_embd": 256, "n_head": 4, "vocab_size": 1000, "use_cache": False}
+LLAMA: dict[str, Any] = {
     "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 8,
     "num_attention_heads": 16, "num_key_value_heads": 8, "use_cache": False,
 }  # fmt: skip
-RESNET18 = {"depths": [2, 2, 2, 2], "hidden_sizes": [64, 128, 256, 512], "layer_type": "basic"}
+RESNET18: dict[str, Any] = {"depths": [2, 2, 2, 2], "hidden_sizes": [64, 128, 256, 512], "layer_type": "basic"}
 WORKLOADS: dict[str, dict[str, Callable[[], Workload]]] = {
     "cpu": {
         "tutorial": tutorial,

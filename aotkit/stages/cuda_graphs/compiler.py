@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.interfaces import Backend, GraphCompiler, Kernel
-from aotkit.passes import IS_NEW_STORAGE, copy_graph, is_symbol, tensors_of
+from aotkit.interfaces import Backend, GraphCompiler
+from aotkit.passes import IS_NEW_STORAGE, copy_graph, is_symbol, results_of, tensors_of
 from aotkit.runtime import if_on_cpu
-from aotkit.stages.calls import Product, boxed_call, results_of
+from aotkit.stages.calls import Product, boxed_call
 from aotkit.stages.cuda_graphs.replay import Replayed, pays
-from aotkit.stages.graph_launches import explained, launches_of
+from aotkit.stages.graph_launches import Kernel, explained, launches_of
 from aotkit.torch_private.aotautograd import part_of_graph
 
 _log = logging.getLogger("aotkit")

@@ -13,8 +13,9 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from aotkit.interfaces import Boxed, Explained, Kernel
+from aotkit.interfaces import Boxed
 from aotkit.stages.cuda_graphs.recordings import Pool, Recording
+from aotkit.stages.graph_launches import Explained, Kernel
 from aotkit.torch_private.autograd import current_stream
 
 _log = logging.getLogger("aotkit")

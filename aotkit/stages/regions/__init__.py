@@ -2,10 +2,12 @@
 
 from aotkit.stages.regions.backend import options_of, shared
 from aotkit.stages.regions.division import Options
-from aotkit.stages.regions.parts import subgraph
+from aotkit.stages.regions.parts import Region, Regions, subgraph
 
 __all__ = [
     "Options",
+    "Region",
+    "Regions",
     "options_of",
     "shared",
     "subgraph",

@@ -3,6 +3,7 @@
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +11,20 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.errors import CompileError, is_out_of_memory
-from aotkit.interfaces import Boxed, GraphCompiler, Kernel, Region, Regions
-from aotkit.passes import copy_graph, is_operation, operator_name, producer, promise_strides, source_line
-from aotkit.stages.calls import Blame, Product, boxed_call, callable_of, checked_once, results_of
-from aotkit.stages.graph_launches import Around, explained
+from aotkit.interfaces import Boxed, GraphCompiler
+from aotkit.passes import (
+    copy_graph,
+    is_operation,
+    operator_name,
+    producer,
+    promise_strides,
+    results_of,
+    source_line,
+)
+from aotkit.stages.calls import Product, blaming, boxed_call, checked_once
+from aotkit.stages.graph_launches import Around, Kernel, explained
 from aotkit.stages.regions.finding import Operations, find_regions
-from aotkit.stages.regions.parts import Part, inputs_of, parts_in_order, run_parts, subgraph
+from aotkit.stages.regions.parts import Part, Region, Regions, inputs_of, parts_in_order, run_parts, subgraph
 from aotkit.torch_private.aotautograd import part_of_graph
 
 _log = logging.getLogger("aotkit")
@@ -193,18 +202,18 @@ class _Division:
 
     def _try(
         self, part: Part, gm: GraphModule, example_inputs: Sequence[Tensor]
-    ) -> tuple[Callable[..., Any], GraphModule, Callable[[], Blame]]:
+    ) -> tuple[Callable[..., Any], GraphModule, Callable[[], AbstractContextManager[None]]]:
         """Compile the graph of a region, or leave it as it is."""
         kept, choice = copy_graph(gm), part.choice
         names = [n.name for n in part.nodes if n in self._refusals]
         text = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        blame = functools.partial(Blame, f"backend {choice.name!r} failed on a region ({text})", kept)
+        blame = functools.partial(blaming, f"backend {choice.name!r} failed on a region ({text})", kept)
         try:
             with blame():
-                product = Product(callable_of(choice.compiler(gm, example_inputs)), kept)
+                product = Product(choice.compiler(gm, example_inputs), kept)
+                return Tried(product, functools.partial(self._as_it_is, part, kept, text)), kept, blame
         except CompileError as e:
             return self._as_it_is(part, kept, text, e), kept, blame
-        return Tried(product, functools.partial(self._as_it_is, part, kept, text)), kept, blame
 
     def _as_it_is(self, part: Part, kept: GraphModule, text: str, error: Exception) -> GraphModule:
         """In place of what failed; `strict`, it fails."""

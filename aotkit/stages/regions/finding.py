@@ -21,7 +21,7 @@ from aotkit.passes import (
     packet_name,
     producer,
 )
-from aotkit.stages.regions.quotient import Quotient, in_order
+from aotkit.stages.regions.quotient_graph import Quotient, in_order
 
 # What a compiler may return as it is, if it is an input or another output.
 _COPIES = {"clone", "lift_fresh_copy"}

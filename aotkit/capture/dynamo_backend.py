@@ -23,12 +23,15 @@ from aotkit.capture.captured_graph import (
     uncompiled_graph,
 )
 from aotkit.capture.recipe import Recipe
-from aotkit.checking import Baseline, Budget, CheckReport, Plan, Run, Storages, at_once, checker, run_on_copies
-from aotkit.errors import HIDDEN_OVERLAP, AotkitError, EagerOnly, TraceError
+from aotkit.capture.refusals import EagerOnly
+from aotkit.capture.storages import Storages
+from aotkit.checking import Baseline, Budget, CheckReport, Plan, Run, at_once, checker, run_on_copies
+from aotkit.errors import AotkitError, TraceError
 from aotkit.inspection import Graphs
 from aotkit.random import SeedNeeded, new_seed, random_state
 from aotkit.runtime import (
     COMPILE_LOCK,
+    HIDDEN_OVERLAP,
     Apart,
     collecting_later,
     hidden_overlap,

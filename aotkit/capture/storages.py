@@ -5,7 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from aotkit.errors import EagerOnly, TraceError
+from aotkit.capture.refusals import EagerOnly
+from aotkit.errors import TraceError
 from aotkit.torch_private.fake_tensors import is_traced
 from aotkit.torch_private.tensors import has_storage
 

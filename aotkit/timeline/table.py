@@ -33,7 +33,7 @@ def as_html(timeline: "Timeline") -> str:
         bar = f'<td style="min-width:20em;{_BAR.format(*ends)}"></td>' if ends else "<td></td>"
         others = html_rows("td", [cells], "", [True] * len(cells))
         lines.append(others.replace("<tr>", f"<tr>{first}").replace("</tr>", f"{bar}</tr>"))
-    return f"<p>{escape(printable(_title(timeline)))}</p><table>{''.join(lines)}</table>"
+    return f"<p>{escape(_title(timeline))}</p><table>{''.join(lines)}</table>"
 
 
 def in_a_line(timeline: "Timeline", most: int = 4) -> str:
@@ -44,7 +44,7 @@ def in_a_line(timeline: "Timeline", most: int = 4) -> str:
 
 
 def _title(timeline: "Timeline") -> str:
-    return f"first call of {timeline.subject}: {timeline.seconds:.2f} s"
+    return f"first call of {printable(timeline.subject)}: {timeline.seconds:.2f} s"
 
 
 def _rows(

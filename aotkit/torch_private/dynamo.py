@@ -172,7 +172,7 @@ def phases() -> dict[str, float]:
     from torch._dynamo.utils import compile_times
 
     names, seconds = compile_times(repr="csv", aggregate=True)
-    found = {name: float(text) for name, text in zip(names, seconds, strict=True)}
+    found = {name: float(str(text)) for name, text in zip(names, seconds, strict=True)}
     parts = ("_compile.compile_inner", "OutputGraph.call_user_compiler", "compile_fx_inner")
     whole, backend, graphs = (found.get(name, 0.0) for name in parts)
     return {"TorchDynamo": whole - backend, "AOTAutograd": max(backend - graphs, 0.0), "Inductor": graphs}

@@ -52,11 +52,13 @@ def step(function: Callable[..., Any], inputs: Mapping[str, Tensor], device: str
         torch.cuda.synchronize()
 
 
-def _compiled(function: Any, way: str) -> Callable[..., Any]:
+def _compiled(function: Callable[..., Any], way: str) -> Callable[..., Any]:
     if way == EAGER:
-        return function  # type: ignore[no-any-return]
+        return function
     if way == TORCH_COMPILE:
-        return torch.compile(function)  # type: ignore[no-any-return]
+        return torch.compile(function)
+    if way not in (OURS, UNCHECKED):
+        raise ValueError(f"{way!r} is none of {', '.join(map(repr, WAYS))}.")
     import aotkit
 
     return aotkit.compile(function, check=way == OURS)

@@ -86,13 +86,13 @@ class Explanation:
             lines.append(f"  through AOTAutograd's wrappers: {self.detour}")
         else:
             lines.append(f"  straight from the guard, in {self.tier}")
-        if self.timeline is not None:
-            lines.append(f"  its first call took {in_a_line(self.timeline)}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
         launched, text = self._told
         heading, *rest = (wrapped(printable(line), terminal_width()) for line in text.split("\n"))
+        if self.timeline is not None:
+            rest.insert(1, wrapped(f"  its first call took {in_a_line(self.timeline)}", terminal_width()))
         way = "\n".join([paint_of(None)(heading, "heading"), *rest])
         return way if launched is None else f"{way}\n\n{launched}"
 

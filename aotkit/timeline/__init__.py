@@ -1,6 +1,6 @@
 """Where the time and the memory of a first call go: its stages, as text, as a page, as numbers."""
 
-from aotkit.timeline.recording import Stage, Timeline, current, stage
+from aotkit.timeline.recording import Timeline, current, stage
 from aotkit.timeline.table import in_a_line
 
-__all__ = ["Stage", "Timeline", "current", "in_a_line", "stage"]
+__all__ = ["Timeline", "current", "in_a_line", "stage"]

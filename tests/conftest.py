@@ -37,6 +37,14 @@ def verified():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def forgetful():
+    """What an earlier run of the tests found is no verdict on the code of now."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AOTKIT_KEEP", "0")
+        yield
+
+
 @pytest.fixture
 def unverified(monkeypatch):
     """For plug-ins that are wrong on purpose, to be judged by what comes after the stages."""

@@ -25,7 +25,7 @@ TOP = [f for f in FILES if f.parent == Path("aotkit")]
 # The floors of the house, from the ground up: a folder, or a file at the top, imports from floors below its own alone.
 FLOORS = (
     ("errors", "interfaces", "random", "text", "torch_private"),
-    ("passes", "runtime", "timeline", "view"),
+    ("keep", "passes", "runtime", "timeline", "view"),
     ("checking", "inspection", "joint", "stages"),
     ("backends", "culprit", "partitioners", "registry"),
     ("capture", "launches"),
@@ -38,7 +38,7 @@ FLOORS = (
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Folders with one door: what others import of them stands in the `__all__` of their `__init__.py`.
 DOORS = (
-    "capture", "checking", "compiled", "culprit", "inspection", "joint", "launches", "passes", "random",
+    "capture", "checking", "compiled", "culprit", "inspection", "joint", "keep", "launches", "passes", "random",
     "runtime", "stages", "text", "timeline", "view",
 )  # fmt: skip
 # What programs import that `culprit` writes.

@@ -77,7 +77,9 @@ class Visit:
             raise TraceError(f"{self.name!r} runs eagerly for these inputs: {self.eager or NOTHING_TO_COMPILE}.")
         if len(reports) == 1:
             return reports[0]
-        merged = CheckReport(reports[0].subject, repeated=all(report.repeated for report in reports))
+        merged = CheckReport(
+            reports[0].subject, repeated=all(r.repeated for r in reports), kept=all(r.kept for r in reports)
+        )
         for i, report in enumerate(reports):
             merged.comparisons += [replace(c, what=f"graph {i}: {c.what}") for c in report.comparisons]
         return merged

@@ -25,9 +25,20 @@ from aotkit.capture.captured_graph import (
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.refusals import EagerOnly
 from aotkit.capture.storages import Storages
-from aotkit.checking import Baseline, Budget, CheckReport, Plan, Run, at_once, checker, run_on_copies
+from aotkit.checking import (
+    Baseline,
+    Budget,
+    CheckReport,
+    Plan,
+    Run,
+    at_once,
+    checked_before,
+    checker,
+    run_on_copies,
+)
 from aotkit.errors import AotkitError, TraceError
 from aotkit.inspection import Graphs
+from aotkit.passes import description, tensor_kind
 from aotkit.random import SeedNeeded, new_seed, random_state
 from aotkit.runtime import (
     COMPILE_LOCK,
@@ -39,12 +50,13 @@ from aotkit.runtime import (
     warn_of_fallback,
     way_in,
 )
-from aotkit.stages import Pipeline, Product
+from aotkit.stages import Pipeline, Product, account
 from aotkit.timeline import Timeline, current, stage
 from aotkit.torch_private.aotautograd import compile_captured, trace
 from aotkit.torch_private.aotautograd_metadata import Compiled
 from aotkit.torch_private.dynamo import ends_graph, is_dynamos_own
 from aotkit.torch_private.fake_tensors import as_traced
+from aotkit.torch_private.switches import environment
 
 
 @dataclass
@@ -181,9 +193,8 @@ class CapturedGraph:
             return self._run_eagerly(reason, inputs)
         if (self.is_unchecked or again) and self.graphs is not None and self.error is None:
             try:
-                compare = functools.partial(self._compare, inputs, self.graphs.input_names)
                 with call.recorded(self._recipe.subject) if call and self.is_unchecked else nullcontext():
-                    self.report = checker.memory_permitting(self._recipe.subject, compare)
+                    self.report = self._report(inputs, self.graphs.input_names, again)
                 checker.raise_if_different(self.report)
                 self.is_unchecked = False
             except AotkitError as e:
@@ -192,6 +203,22 @@ class CapturedGraph:
                 self._eager, self.is_unchecked = str(e), False
                 return self._run_eagerly(self._eager, inputs)
         return self._run(*inputs)
+
+    def _report(self, inputs: Sequence[Any], input_names: Sequence[str], again: bool) -> CheckReport:
+        subject, compare = self._recipe.subject, functools.partial(self._compare, inputs, input_names)
+        with stage("look for a verdict"):
+            parts = None if again else self._account(inputs)
+        return checked_before(subject, parts, lambda: checker.memory_permitting(subject, compare))
+
+    def _account(self, inputs: Sequence[Any]) -> Sequence[str] | None:
+        """All that decides what the captured graph, and the compiled ones, compute of these inputs but their values."""
+        texts = account(self.products)
+        captured = description(self._gm)
+        if texts is None or captured is None:
+            return None
+        surroundings = self._recipe.random, environment(), mutation_pattern(inputs, range(len(inputs)))
+        sizes = [x for x in inputs if isinstance(x, int)]
+        return [captured, *texts, str(surroundings), str(sizes), *map(tensor_kind, inputs)]
 
     def _run_eagerly(self, reason: str, inputs: Sequence[Any]) -> Sequence[Any]:
         if (call := ran.get()) is not None:

@@ -9,6 +9,7 @@ from aotkit.checking.checker import raise_if_different
 from aotkit.checking.comparison import CheckReport
 from aotkit.checking.copies import copy_inputs
 from aotkit.checking.in_pieces import checksum, pieces
+from aotkit.checking.kept import checked_before
 from aotkit.checking.other_values import resized
 from aotkit.checking.rounding import TOLERANCE
 from aotkit.checking.runs import Baseline, Outcome, Plan, Run, at_once, cotangent, run_on_copies, unmoved
@@ -22,6 +23,7 @@ __all__ = [
     "Plan",
     "Run",
     "at_once",
+    "checked_before",
     "checker",
     "checksum",
     "copy_inputs",

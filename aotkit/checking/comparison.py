@@ -63,6 +63,7 @@ class CheckReport:
         repeated: whether it held for a second run, with other values and other random numbers.
         resized: whether that run had other sizes.
         culprit: after a failed check, the first wrong node, or in words why it was not found.
+        kept: whether an earlier process found all this, for the same graphs and code on a machine like this.
         search: looks for that within a budget; None where it was found, or cannot be.
     """
 
@@ -71,6 +72,7 @@ class CheckReport:
     repeated: bool = False
     resized: bool = False
     culprit: "Culprit | str | None" = None
+    kept: bool = False
     search: Callable[[Budget], "Culprit | str"] | None = field(default=None, repr=False, compare=False)
 
     def find_culprit(self, seconds: float | None = None) -> "Culprit | str | None":
@@ -95,7 +97,8 @@ class CheckReport:
         sizes = " and sizes" if self.resized else ""
         again = f", also with other values{sizes}" if self.repeated else ""
         equals = "may equal eager" if self.undecided else "equals eager"
-        verdict = f"{equals}{again}" if self.passed else "differs from eager"
+        earlier = ", as an earlier process found" if self.kept else ""
+        verdict = f"{equals}{again}{earlier}" if self.passed else "differs from eager"
         shown, rest = self.comparisons, list[Comparison]()
         if len(shown) > MOST_LINES:
             shown = sorted(shown, key=lambda c: (c.problem is None, c.undecided is None))

@@ -1,6 +1,7 @@
 """What is asked of graphs, and what aotkit changes in them, whichever compiler they go to."""
 
 from aotkit.passes.changing_inputs import COPY, copy_changing_inputs, drop_unsaved_copies
+from aotkit.passes.description import description, tensor_kind
 from aotkit.passes.gradients import copy_repeated_gradients, gradient_uses, separate_gradients
 from aotkit.passes.graphs import (
     copied,
@@ -61,6 +62,7 @@ __all__ = [
     "copy_saved_mutated_inputs",
     "correct_statistics",
     "credit_backward",
+    "description",
     "drop_unsaved_copies",
     "effect_tokens",
     "flops",
@@ -101,6 +103,7 @@ __all__ = [
     "storage_of",
     "storages",
     "strides_of",
+    "tensor_kind",
     "tensors_of",
     "user_line",
     "views_behind",

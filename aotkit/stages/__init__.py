@@ -5,6 +5,7 @@
 """
 
 from aotkit.stages import regions
+from aotkit.stages.account import account
 from aotkit.stages.calls import Product, boxed_call
 from aotkit.stages.cuda_graphs import with_cuda_graphs
 from aotkit.stages.graph_launches import Around, BlackBox, Explained, Kernel, Operators, computes, explained
@@ -21,6 +22,7 @@ __all__ = [
     "Product",
     "Region",
     "Regions",
+    "account",
     "boxed_call",
     "computes",
     "explained",

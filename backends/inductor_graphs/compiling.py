@@ -26,7 +26,7 @@ from aotkit.interfaces import Boxed
 from aotkit.passes import flops, hidden_copies, share_viewed_memory, show_results
 from aotkit.torch_private import inductor
 from aotkit.torch_private.dispatch import tree_leaves
-from aotkit.torch_private.inductor import compile_graph, joint_passes
+from aotkit.torch_private.inductor import compile_graph, joint_passes, source_of
 
 # Operators that Inductor leaves to libraries, which round their inputs and results.
 _STORING = {getattr(torch.ops.aten, name) for name in ("mm", "addmm", "bmm", "baddbmm", "convolution")}
@@ -56,6 +56,7 @@ def compile_inner(
     run = launched_graph(compiled) if cpp_wrapper else short_call(compiled, example_inputs)
     run.kernels = lambda inputs: kernels_of(compiled)  # type: ignore[attr-defined]
     run.launches = lambda: len(kernels_of(compiled)) * (CPP_LAUNCH if cpp_wrapper else 1)  # type: ignore[attr-defined]
+    run.source = source_of(compiled)  # type: ignore[attr-defined]
     run.observed = functools.partial(_observed, compiled)  # type: ignore[attr-defined]
     return run
 

@@ -1,0 +1,29 @@
+"""Verdicts that outlive a process: what was checked in one is not checked again in the next."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from aotkit.checking.comparison import CheckReport, Comparison
+from aotkit.keep import keep, kept, machine
+
+KIND = "verdict"
+
+
+def checked_before(subject: str, parts: Sequence[str] | None, check: Callable[[], CheckReport]) -> CheckReport:
+    """The verdict that was kept for all these texts, else that of the check, which is kept if it is certain.
+
+    Args:
+        parts: all that decides what eager and what was compiled compute, but for values and the machine; None: that
+            cannot be told.
+    """
+    if parts is None:
+        return check()
+    parts = (*machine(), *parts)
+    if (found := kept(KIND, parts)) is not None:
+        told = [Comparison(**values) for values in found["comparisons"]]
+        return CheckReport(subject, told, found["repeated"], found["resized"], kept=True)
+    report = check()
+    if report.passed and report.repeated and not report.undecided:
+        comparisons = [asdict(comparison) for comparison in report.comparisons]
+        keep(KIND, parts, {"comparisons": comparisons, "repeated": True, "resized": report.resized})
+    return report

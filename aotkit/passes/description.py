@@ -1,0 +1,67 @@
+"""A graph as text that says all that it computes, the same in every process."""
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from aotkit.torch_private.dispatch import tree_leaves
+
+# Where functions come from that only another version of torch or Python changes.
+FIXED = ("torch", "_operator", "operator", "builtins", "math")
+TORCHS_OPERATORS = ("aten", "prims", "prim", "higher_order", "_c10d_functional")
+_TORCH = os.path.dirname(torch.__file__)
+_ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")
+
+
+def description(gm: GraphModule) -> str | None:
+    """Every node with what it calls, takes and gives; None for a graph that holds values, or calls what is not torch's.
+
+    Two graphs with one description compute the same from the same inputs, in processes with the same torch.
+    """
+    lines = [*_lines(gm, "")]
+    if None in lines:
+        return None
+    text = "\n".join(map(str, lines))
+    return None if _ADDRESS.search(text) else text
+
+
+def _lines(gm: GraphModule, indent: str) -> Iterator[str | None]:
+    modules = dict(gm.named_modules())
+    for node in gm.graph.nodes:
+        called = _called(node)
+        yield None if called is None else f"{indent}{node.name} = {called} {node.args} {node.kwargs} {_given(node)}"
+        if node.op in ("get_attr", "call_module"):
+            inner = modules.get(str(node.target))
+            yield from _lines(inner, f"{indent}  ") if isinstance(inner, GraphModule) else (None,)
+
+
+def _called(node: Node) -> str | None:
+    target: Any = node.target
+    if node.op != "call_function":
+        return f"{node.op} {target if node.op != 'placeholder' else ''}"
+    if (namespace := getattr(target, "namespace", None)) is not None:
+        return f"{namespace} {target}" if namespace in TORCHS_OPERATORS else None
+    module = getattr(target, "__module__", None) or ""
+    code = getattr(target, "__code__", None)
+    # A wrapper of somebody else's has the name of what it wraps, but not its file.
+    is_torchs = code is None or code.co_filename.startswith(_TORCH)
+    return f"{module}.{target.__qualname__}" if module.partition(".")[0] in FIXED and is_torchs else None
+
+
+def _given(node: Node) -> str:
+    """What is known of a node's value: of inputs it is all that a graph says of them."""
+    return " ".join(map(tensor_kind, tree_leaves(node.meta.get("val", node.meta.get("example_value")))))
+
+
+def tensor_kind(value: Any) -> str:
+    """All that compiled code may rely on but for the values; of what is no tensor, its type."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    strides = value.stride() if value.layout is torch.strided else ()
+    parts = (type(value).__name__, value.dtype, value.device, [*value.shape], [*strides], value.requires_grad)
+    return f"{parts} {value.storage_offset() if strides else 0}"

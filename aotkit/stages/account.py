@@ -1,0 +1,23 @@
+"""What compiled graphs are, as texts: all that decides what they compute."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch.fx import GraphModule
+
+from aotkit.passes import description
+from aotkit.stages.calls import Product
+
+
+def account(products: Mapping[str, Product]) -> Sequence[str] | None:
+    """The graphs, and all code that runs for them; None where a compiler does not tell that."""
+    texts = [text for role in sorted(products) for text in (role, *_texts(products[role]))]
+    return None if None in texts else [str(text) for text in texts]
+
+
+def _texts(product: Product) -> tuple[str | None, str | None]:
+    return description(product.graph), _source(product.run)
+
+
+def _source(run: Any) -> str | None:
+    return description(run) if isinstance(run, GraphModule) else getattr(run, "source", None)

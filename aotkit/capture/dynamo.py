@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+from aotkit.capture.call_record import Ran, ran
 from aotkit.capture.captured_graph import in_short
-from aotkit.capture.dynamo_backend import CapturedCompiler, CapturedGraph, Ran, ran
+from aotkit.capture.dynamo_backend import CapturedCompiler, CapturedGraph
 from aotkit.capture.recipe import Recipe
 from aotkit.checking import CheckReport
 from aotkit.errors import AotkitError, TraceError

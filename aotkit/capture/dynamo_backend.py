@@ -1,16 +1,16 @@
 """One graph that TorchDynamo captured: compiled by a recipe, and compared with eager on its first run."""
 
-import contextvars
 import functools
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter
 
+from aotkit.capture.call_record import Ran, ran
 from aotkit.capture.captured_graph import (
     assigned_data,
     attributes_as_inputs,
@@ -51,42 +51,12 @@ from aotkit.runtime import (
     way_in,
 )
 from aotkit.stages import Pipeline, Product, account
-from aotkit.timeline import Timeline, current, stage
+from aotkit.timeline import current, stage
 from aotkit.torch_private.aotautograd import compile_captured, trace
 from aotkit.torch_private.aotautograd_metadata import Compiled
 from aotkit.torch_private.dynamo import ends_graph, is_dynamos_own
 from aotkit.torch_private.fake_tensors import as_traced
 from aotkit.torch_private.switches import environment
-
-
-@dataclass
-class Ran:
-    """What a call has run so far of graphs that TorchDynamo captured.
-
-    Attributes:
-        again: whether to compare each with eager again.
-        pieces: the graphs.
-        eager: why some of them ran uncompiled.
-        began: when, by `time.perf_counter`.
-        timeline: where its time goes, if it compiles anything.
-    """
-
-    again: bool = False
-    pieces: "list[CapturedGraph]" = field(default_factory=list)
-    eager: list[str] = field(default_factory=list)
-    began: float = field(default_factory=time.perf_counter)
-    timeline: Timeline | None = None
-
-    @contextmanager
-    def recorded(self, subject: str) -> Iterator[None]:
-        """What runs in it are stages of this call; what it has done since the last one was Dynamo's."""
-        self.timeline = self.timeline or Timeline(subject, self.began)
-        self.timeline.since_last("TorchDynamo")
-        with self.timeline.recording():
-            yield
-
-
-ran: contextvars.ContextVar[Ran | None] = contextvars.ContextVar("ran", default=None)
 
 
 class CapturedCompiler:

@@ -8,7 +8,8 @@ import warnings
 
 import pytest
 
-from aotkit.keep import folder, keep, kept, machine, store
+from aotkit.keep import keep, kept, machine, store
+from aotkit.keep.store import folder
 
 DATA = {"verdict": "right", "numbers": [1.5, None, True], "text": "läßt\n\x00"}
 

@@ -1,0 +1,43 @@
+"""What one call runs of graphs that TorchDynamo captured, and what it compiles of them."""
+
+import contextvars
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aotkit.timeline import Timeline
+
+if TYPE_CHECKING:
+    from aotkit.capture.dynamo_backend import CapturedGraph
+
+
+@dataclass
+class Ran:
+    """What a call has run so far of graphs that TorchDynamo captured.
+
+    Attributes:
+        again: whether to compare each with eager again.
+        pieces: the graphs.
+        eager: why some of them ran uncompiled.
+        began: when, by `time.perf_counter`.
+        timeline: where its time goes, if it compiles anything.
+    """
+
+    again: bool = False
+    pieces: "list[CapturedGraph]" = field(default_factory=list)
+    eager: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
+    timeline: Timeline | None = None
+
+    @contextmanager
+    def recorded(self, subject: str) -> Iterator[None]:
+        """What runs in it are stages of this call; what it has done since the last one was Dynamo's."""
+        self.timeline = self.timeline or Timeline(subject, self.began)
+        self.timeline.since_last("TorchDynamo")
+        with self.timeline.recording():
+            yield
+
+
+ran: contextvars.ContextVar[Ran | None] = contextvars.ContextVar("ran", default=None)

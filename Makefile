@@ -14,7 +14,7 @@ LOCK := $(if $(shell command -v flock),flock Makefile)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types core docs screenshots models private-names sweep clean
+.PHONY: help install demo test lint types core docs screenshots models private-names sweep wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +61,9 @@ private-names: install  ## write which private names of torch are used, and are 
 sweep: install  ## run the long comparisons: random calls, all pairs of the matrix, false alarms, all operators, large models (hours; continues)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m sweep --ignore=tests/sweep
 	$(PY) -m pytest -m sweep tests/sweep -s
+
+wheel: install  ## build a wheel into dist/ with the C++ tier, for the torch and the Python that are installed
+	@$(PY) native_wheel.py dist
 
 clean:  ## remove the environment and every cache; keeps the results of a sweep
 	rm -rf $(VENV) build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
+from aotkit.torch_private import native
+from aotkit.torch_private.native import building
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -45,15 +49,35 @@ def test_every_package_folder_is_listed():
     assert sorted(PROJECT["tool"]["setuptools"]["packages"]) == found
 
 
+OFFLINE = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "-q"]
+
+
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """A folder into which `pip install .` has put aotkit, built from a copy: a build leaves files in its source."""
-    copy, target = tmp_path_factory.mktemp("source") / "aotkit", tmp_path_factory.mktemp("installed")
-    generated = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__")
+def source(tmp_path_factory):
+    """A copy, since a build leaves files in its source."""
+    copy = tmp_path_factory.mktemp("source") / "aotkit"
+    generated = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
     shutil.copytree(ROOT, copy, symlinks=True, ignore=generated)
-    offline = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "-q"]
-    subprocess.run([sys.executable, "-m", "pip", "install", *offline, "--target", target, copy], check=True)
+    return copy
+
+
+def pip_install(what, target, **environment):
+    command = [sys.executable, "-m", "pip", "install", *OFFLINE, "--target", target, what]
+    subprocess.run(command, check=True, env={**os.environ, **environment})
+
+
+@pytest.fixture(scope="module")
+def installed(source, tmp_path_factory):
+    """A folder into which `pip install .` has put aotkit, where there is no compiler."""
+    target = tmp_path_factory.mktemp("installed")
+    pip_install(source, target, CXX="/bin/false")
     return target
+
+
+def tags(installed):
+    """Python, ABI and platform for which the installed wheel was made, joined by '-'."""
+    (wheel,) = installed.glob("aotkit-*.dist-info/WHEEL")
+    return [line.partition(": ")[2] for line in wheel.read_text().splitlines() if line.startswith("Tag: ")]
 
 
 def test_a_plain_installation_holds_every_file(installed):
@@ -85,3 +109,51 @@ def test_the_command_is_installed(installed):
     command, environment = [sys.executable, installed / "bin" / "aotkit", "--version"], {"PYTHONPATH": str(installed)}
     done = subprocess.run(command, cwd="/", env=environment, check=True, text=True, stdout=subprocess.PIPE)
     assert done.stdout == f"aotkit {PROJECT['project']['version']}\n"
+
+
+def test_a_plain_installation_is_for_any_machine(installed):
+    assert tags(installed) == ["py3-none-any"]
+    assert not [*installed.rglob("*.so")]
+
+
+CALL = """if True:
+    import torch
+    import aotkit
+    from aotkit.torch_private import native
+    x = torch.ones(3, requires_grad=True)
+    f = aotkit.compile(torch.sin, backend="nop")
+    f(x).sum().backward()
+    assert torch.allclose(x.grad, x.cos())
+    library = native.library()
+    print(f.explain(x).tier, library and library.__file__, native.library_path(), sep="\\n")
+"""
+
+
+@pytest.mark.skipif(not building.can_build(), reason="no C++ compiler")
+def test_a_wheel_may_hold_the_library(source, tmp_path):
+    """By a compiler that hands out what the real one has made. Where it is installed, there is none."""
+    native.build()
+    compiler, target, dist = tmp_path / "compiler", tmp_path / "installed", tmp_path / "dist"
+    compiler.write_text(f'#!/bin/sh\nfor last; do :; done\ncp {shlex.quote(str(native.library_path()))} "$last"\n')
+    compiler.chmod(0o755)
+    with_compiler = {**os.environ, "CXX": shlex.quote(str(compiler)), "PYTHONPATH": ""}
+    subprocess.run([sys.executable, "native_wheel.py", dist], cwd=source, env=with_compiler, check=True)
+    assert not [*source.rglob("*.so")]
+    (wheel,) = dist.iterdir()
+    pip_install(wheel, target)
+    version = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert [tag.startswith(f"{version}-{version}") and not tag.endswith("any") for tag in tags(target)] == [True]
+    environment = {
+        **os.environ, "PYTHONPATH": str(target), "PATH": "", "CXX": "", "AOTKIT_NATIVE": "",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }  # fmt: skip
+
+    def called():
+        command = [sys.executable, "-c", CALL]
+        return subprocess.run(command, cwd="/", env=environment, check=True, text=True, stdout=subprocess.PIPE).stdout
+
+    (library,) = target.rglob("*.so")
+    assert called().split() == ["C++", str(library), str(library)]
+    # As after another torch was installed.
+    library.parent.rename(library.parent.with_name("of_another_torch"))
+    assert called().split() == ["Python", "None", "None"]

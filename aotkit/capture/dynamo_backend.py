@@ -52,6 +52,7 @@ from aotkit.runtime import (
 )
 from aotkit.stages import Pipeline, Product, account
 from aotkit.timeline import current, stage
+from aotkit.torch_private import native
 from aotkit.torch_private.aotautograd import compile_captured, trace
 from aotkit.torch_private.aotautograd_metadata import Compiled
 from aotkit.torch_private.dynamo import ends_graph, is_dynamos_own
@@ -159,6 +160,8 @@ class CapturedGraph:
         if (call := ran.get()) is not None:
             call.pieces.append(self)
             again = call.again
+        elif not self.is_unchecked:  # under torch.compile, once it has been checked
+            native.begin_build()
         if (reason := self._eager or (self._why_other_inputs(inputs) if self._mutated else None)) is not None:
             return self._run_eagerly(reason, inputs)
         if (self.is_unchecked or again) and self.graphs is not None and self.error is None:

@@ -103,7 +103,7 @@ def _verdict(trial: Trial) -> str:
 
 def findings() -> list[Finding]:
     """Versions, devices, compilers, packages, folders, changes to kernels that are off."""
-    return [*_versions(), *_cuda(), _compiler(), *_packages(), *_folders(), *_kernel_changes()]
+    return [*_versions(), *_cuda(), _compiler(), _calls(), *_packages(), *_folders(), *_kernel_changes()]
 
 
 def trials() -> list[Trial]:
@@ -193,6 +193,12 @@ def _compiler() -> Finding:
     version = _first_line(*command, "--version")
     missing = None if shutil.which(command[0]) else "the variable CXX names no program"
     return Finding("C++ compiler", shlex.join(command) + (f": {version}" if version else ""), missing)
+
+
+def _calls() -> Finding:
+    from aotkit.torch_private import native
+
+    return Finding("calls in C++", *native.state())
 
 
 def _packages() -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from aotkit.errors import TraceError
 from aotkit.inspection import Graphs
 from aotkit.runtime import COMPILE_LOCK, warn_of_eager_call
 from aotkit.timeline import Timeline, stage
+from aotkit.torch_private import native
 from aotkit.torch_private.switches import why_eager
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ class CompiledFunction(Generic[P, R]):
         if torch.compiler.is_dynamo_compiling():
             return self.__wrapped__(*args, **kwargs)
         if (found := self._direct.find(args, kwargs)) is None:
-            return self._call_anew(args, kwargs)  # type: ignore[no-any-return]
+            result = self._call_anew(args, kwargs)
+            native.begin_build()  # now that compilers are done
+            return result  # type: ignore[no-any-return]
         entry, tensors = found
         if type(entry) is Entry:
             # What `entry.run` does, without its frame.

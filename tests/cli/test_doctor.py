@@ -98,3 +98,9 @@ def test_devices_and_why_there_is_none(monkeypatch):
     found = {finding.subject: finding for finding in doctor.findings()}
     assert found["CUDA"].problem is None
     assert found["cuda:0"].found == "Some GPU, compute capability 9.0, 140 GiB"
+
+
+def test_why_calls_in_cpp_are_off_is_told(monkeypatch):
+    monkeypatch.setenv("AOTKIT_NATIVE", "0")
+    (found,) = [finding for finding in doctor.findings() if finding.subject == "calls in C++"]
+    assert (found.found, found.problem) == ("off", "AOTKIT_NATIVE=0 keeps to Python")

@@ -1,86 +1,71 @@
-"""Build, keep and load the parts of a call that are worth C++: `call.cpp`, with the headers.
+"""Find and load the parts of a call that are worth C++: the library of `call.cpp`, with the headers.
 
-It is built once for each version of torch and Python, in the background, while everything runs in Python; compilations
-after that use it. `AOTKIT_NATIVE=0` keeps to Python, `AOTKIT_NATIVE=1` waits for the build.
+A wheel may have it (`make wheel`). Else it is built once for each version of torch and Python, in the background, while
+everything runs in Python; compilations after that use it. `AOTKIT_NATIVE=0` keeps to Python, `AOTKIT_NATIVE=1` waits
+for the build.
 """
 
-import functools
-import hashlib
 import importlib.machinery
 import importlib.util
 import os
-import shlex
-import shutil
-import subprocess
-import sys
-import sysconfig
 import types
-from collections.abc import Sequence
 from pathlib import Path
 
-import torch
+from aotkit.torch_private.native import building
 
-NAME = "aotkit_native"
-SOURCES = sorted(Path(__file__).parent.glob("*.cpp"))
-MOST_SECONDS = 300
+PACKAGED = Path(__file__).parent / "built"
 
 _loaded: types.ModuleType | None = None
-_begun = False
+_is_missed = False
+_unusable: dict[Path, str] = {}  # libraries that do not load, and why
 
 
 def library() -> types.ModuleType | None:
-    """The library, if it is wanted and there; else sees to it that it is being built.
+    """The library, if it is wanted and there; if it is not there, `begin_build` will have it built.
 
     Raises:
         RuntimeError: `AOTKIT_NATIVE=1`, and it cannot be built.
     """
-    global _loaded
+    global _loaded, _is_missed
     wanted = os.environ.get("AOTKIT_NATIVE", "")
     if wanted == "0":
         return None
     if _loaded is None:
-        path = library_path()
-        if path is not None and not path.exists():
-            build() if wanted == "1" else _build_in_background()
-        if path is not None and path.exists():
-            _loaded = _load(path)
-        elif wanted == "1":
+        _loaded = _found()
+    if _loaded is None and wanted == "1":
+        if not building.can_build():
             raise RuntimeError("AOTKIT_NATIVE=1, but there is no C++ compiler: install g++ or clang++, or set CXX.")
+        building.build(_cached())
+        _loaded = _load(_cached())
+    _is_missed = _loaded is None
     return _loaded
 
 
+def begin_build() -> None:
+    """Begin to build the library in the background if it has been missed.
+
+    For when a call is over, the first one above all: its time is that of compilers, which are many already.
+    """
+    global _is_missed
+    if _is_missed and not os.environ.get("AOTKIT_NATIVE") and building.can_build():
+        _is_missed = False
+        building.begin(_cached())
+
+
 def build() -> None:
-    """Build the library now, unless it is there.
+    """Build the library now, unless it is there or there is no compiler.
 
     Raises:
         RuntimeError: the compiler fails.
     """
-    path = library_path()
-    if path is None:
-        return
-    import fcntl  # there is none on Windows, but no library either
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may want it at the same time
-        if not path.exists():
-            _compile(path)
+    if (path := library_path()) is not None and not path.exists():
+        building.build(path)
 
 
-def _compile(path: Path) -> None:
-    done = subprocess.run(["/bin/sh", "-c", _script(path)], capture_output=True, text=True, timeout=MOST_SECONDS)
-    if done.returncode != 0:
-        raise RuntimeError(f"aotkit's C++ does not compile: {done.stderr[-2000:]}")
-
-
-@functools.cache
 def library_path() -> Path | None:
-    """Where the library is kept; None where it cannot be built."""
-    if not (command := _command()):
-        return None
-    sources = (path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.[ch]*")))
-    key = "\n".join((*sources, torch.__version__, sys.version, *command))
-    return cache_folder() / hashlib.sha256(key.encode()).hexdigest()[:16] / f"{NAME}.so"
+    """Where the library is, or will be once it is built; None if there is neither it nor a compiler."""
+    path = next((path for path in _places() if path.exists()), _cached())
+    return path if path.exists() or building.can_build() else None
 
 
 def cache_folder() -> Path:
@@ -88,43 +73,44 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aotkit"
 
 
-def _command(sources: Sequence[Path] = ()) -> list[str]:
-    """The compiler's command line, up to the output.
-
-    The name of the library depends on what the sources say, not on where they are: copies of aotkit may share it.
-    """
-    compiler = os.environ.get("CXX") or next(filter(None, map(shutil.which, ("g++", "clang++"))), None)
-    if compiler is None or sys.platform != "linux":
-        return []
-    root = Path(torch.__file__).parent
-    include = (root / "include", root / "include/torch/csrc/api/include", sysconfig.get_path("include"))
-    return [
-        *shlex.split(compiler), "-O2", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden",
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", *(f"-I{path}" for path in include),
-        *map(str, sources), f"-L{root / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{root / 'lib'}",
-    ]  # fmt: skip
-
-
-def _script(path: Path) -> str:
-    """Shell commands that build it aside and then put it in its place, so that nobody loads half of it."""
-    folder, aside, place = (shlex.quote(str(p)) for p in (path.parent, path.with_suffix(f".{os.getpid()}"), path))
-    return f"mkdir -p {folder} && {shlex.join(_command(SOURCES))} -o {aside} && mv {aside} {place}"
-
-
-def _build_in_background() -> None:
-    global _begun
+def state() -> tuple[str, str | None]:
+    """Where the library is, and why it is not used, or what failed; the latter is None if nothing did."""
     path = library_path()
-    if path is None or _begun:
-        return
-    _begun = True
-    # Not a child that anybody has to wait for: it may outlive this process.
-    script = f"({_script(path)}) >/dev/null 2>&1 </dev/null &"
-    subprocess.run(["/bin/sh", "-c", script], check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    if os.environ.get("AOTKIT_NATIVE") == "0":
+        return "off", "AOTKIT_NATIVE=0 keeps to Python"
+    if path is None:
+        return "none", "there is no C++ compiler to build them with"
+    if path.exists():
+        _found()
+        return str(path), _unusable.get(path)
+    if (failure := building.failure(path)).exists():
+        said = [line for line in failure.read_text(errors="replace").splitlines() if line.strip()]
+        reason = next((line for line in said if "error" in line.lower()), said[-1] if said else "it said nothing")
+        return "none", f"the compiler failed: {reason} ({failure}). AOTKIT_NATIVE=1 tries again"
+    return ("being built" if building.is_begun(path) else "not built yet"), None
+
+
+def _places() -> tuple[Path, Path]:
+    return PACKAGED / building.place(), _cached()
+
+
+def _cached() -> Path:
+    return cache_folder() / building.place()
+
+
+def _found() -> types.ModuleType | None:
+    for path in _places():
+        if path not in _unusable and path.exists():
+            try:
+                return _load(path)
+            except ImportError as e:  # as of a wheel that was built on a newer system
+                _unusable[path] = str(e)
+    return None
 
 
 def _load(path: Path) -> types.ModuleType:
-    loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
-    spec = importlib.util.spec_from_file_location(NAME, path, loader=loader)
+    loader = importlib.machinery.ExtensionFileLoader(building.NAME, str(path))
+    spec = importlib.util.spec_from_file_location(building.NAME, path, loader=loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)

@@ -50,7 +50,8 @@ def _called(node: Node) -> str | None:
     code = getattr(target, "__code__", None)
     # A wrapper of somebody else's has the name of what it wraps, but not its file.
     is_torchs = code is None or code.co_filename.startswith(_TORCH)
-    return f"{module}.{target.__qualname__}" if module.partition(".")[0] in FIXED and is_torchs else None
+    name = getattr(target, "__qualname__", None)  # an object that can be called has none, but state
+    return f"{module}.{name}" if name and module.partition(".")[0] in FIXED and is_torchs else None
 
 
 def _given(node: Node) -> str:

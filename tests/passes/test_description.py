@@ -70,6 +70,13 @@ def test_a_graph_that_calls_code_of_others_has_none():
     assert description(gm) is None
 
 
+def test_a_graph_that_calls_an_object_has_none():
+    gm = symbolic_trace(sine)
+    (node,) = gm.graph.find_nodes(op="call_function", target=torch.sin)
+    node.target = torch.nn.Tanh()
+    assert description(gm) is None
+
+
 def test_an_operator_of_others_has_none():
     with torch.library._scoped_library("aotkit_test", "DEF") as library:
         library.define("mine(Tensor x) -> Tensor")

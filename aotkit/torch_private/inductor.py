@@ -144,6 +144,9 @@ def remembered_probes() -> Iterator[None]:
     process loads each of them in a new interpreter: 0.7 s with torch 2.13, 7 s with torch 2.11. The answer depends on
     things that seldom change.
 
+    Nor is a probe made of which one for more instructions has passed, with the same code: sets of instructions contain
+    one another, and Inductor asks for each of these, the largest first, though that is the one that it takes.
+
     A probe that failed is made again in the next process: it may have failed for want of space or time. Nothing is
     remembered where the user decides, by `config.cpp.vec_isa_ok` or `config.cpp.simdlen`.
     """
@@ -153,16 +156,26 @@ def remembered_probes() -> Iterator[None]:
         yield
         return
 
+    passed: list[tuple[frozenset[str], object]] = []  # flags of the compiler, and what else was asked
+
     def check_build(isa: Any, code: str) -> bool:
         if (machine := _machine()) is None:
             return bool(probe(isa, code))
+        flags, rest = frozenset(isa.build_arch_flags().split()), (machine, isa.build_macro(), code)
+        if any(flags <= more and rest == other for more, other in passed):
+            return True
+        if is_passed := remembered(isa, code, machine):
+            passed.append((flags, rest))
+        return is_passed
+
+    def remembered(isa: Any, code: str, machine: tuple[Any, ...]) -> bool:
         question = (machine, type(isa).__name__, isa.build_arch_flags(), isa._arch_flags, isa.build_macro(), code)
         answer = _directory() / hashlib.sha256(repr(question).encode()).hexdigest()
         if answer.exists():
             return True
-        if passed := bool(probe(isa, code)):
+        if is_passed := bool(probe(isa, code)):
             _write(answer)
-        return passed
+        return is_passed
 
     kind.check_build = check_build
     try:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch._inductor.config as config
-from torch._inductor.cpu_vec_isa import VecAVX2, VecISA
+from torch._inductor.cpu_vec_isa import VecAVX2, VecAVX512, VecAVX512VNNI, VecISA
 
 from aotkit.torch_private import inductor as isa
 
@@ -24,6 +24,25 @@ with torch.no_grad():
 found = {name: counters["inductor"][f"fxgraph_cache_{name}"] for name in ("hit", "miss", "bypass")}
 print(json.dumps({**found, "probes": len(probes)}))
 """
+
+
+# Probes, precompiled headers, workers, the build of the C++ tier: all are programs.
+NOTHING = """
+import sys
+started = []
+events = ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.exec", "os.system")
+sys.addaudithook(lambda event, args: event in events and started.append((event, args)))
+import torch, aotkit
+x = torch.ones(8, requires_grad=True)
+aotkit.compile(lambda x: x.sin().sin(), backend="nop")(x).sum().backward()
+print(started)
+"""
+
+
+def test_another_backend_starts_no_program():
+    """Where the C++ tier is built, as in the tests."""
+    done = subprocess.run([sys.executable, "-c", NOTHING], check=True, text=True, stdout=subprocess.PIPE)
+    assert done.stdout == "[]\n"
 
 
 def test_a_second_process_compiles_and_probes_nothing():
@@ -57,6 +76,20 @@ def test_what_passed_is_not_asked_again(probe):
     for code in ("good", "good", "other"):
         assert ask(code)
     assert probe == ["good", "other"]
+
+
+def test_a_part_of_what_passed_is_not_asked(probe):
+    """Of flags, not of codes; nor is what has other macros a part."""
+    large, small = VecAVX512VNNI(), VecAVX512()
+    with isa.remembered_probes():
+        assert large.check_build("good")
+        assert small.check_build("good")
+        assert small.check_build("other")
+        assert large.check_build("other")
+        assert VecAVX2().check_build("good")
+        assert not large.check_build("bad")
+        assert not small.check_build("bad")
+    assert probe == ["good", "other", "other", "good", "bad", "bad"]
 
 
 def test_what_failed_is_asked_again(probe):

@@ -189,7 +189,9 @@ class CapturedGraph:
         captured = description(self._gm)
         if texts is None or captured is None:
             return None
-        surroundings = self._recipe.random, environment(), mutation_pattern(inputs, range(len(inputs)))
+        recipe = self._recipe
+        shared = mutation_pattern(inputs, range(len(inputs)))
+        surroundings = recipe.random, recipe.backend.reuses_saved, environment(), shared
         sizes = [x for x in inputs if isinstance(x, int)]
         return [captured, *texts, str(surroundings), str(sizes), *map(tensor_kind, inputs)]
 

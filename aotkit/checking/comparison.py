@@ -63,7 +63,7 @@ class CheckReport:
         repeated: whether it held for a second run, with other values and other random numbers.
         resized: whether that run had other sizes.
         culprit: after a failed check, the first wrong node, or in words why it was not found.
-        kept: whether an earlier process found all this, for the same graphs and code on a machine like this.
+        kept: whether all this was found before, for the same graphs and code on a machine like this.
         search: looks for that within a budget; None where it was found, or cannot be.
     """
 
@@ -97,7 +97,7 @@ class CheckReport:
         sizes = " and sizes" if self.resized else ""
         again = f", also with other values{sizes}" if self.repeated else ""
         equals = "may equal eager" if self.undecided else "equals eager"
-        earlier = ", as an earlier process found" if self.kept else ""
+        earlier = ", as was found before" if self.kept else ""
         verdict = f"{equals}{again}{earlier}" if self.passed else "differs from eager"
         shown, rest = self.comparisons, list[Comparison]()
         if len(shown) > MOST_LINES:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 # Variables of the environment that decide which kernels libraries run, or which libraries those are.
-DECIDING = ("CUBLAS", "CUDNN", "DNNL", "LD_", "MKL", "NVIDIA", "ONEDNN", "PYTORCH")
+DECIDING = ("CUBLAS", "CUDNN", "DNNL", "LD_", "MKL", "NVIDIA", "ONEDNN", "PYTORCH", "TORCH_")
 # Other lines of /proc/cpuinfo, such as the clock rate, change all the time.
 _CPU = re.compile(r"(?im)^(vendor|cpu family|model|stepping|flags|features|cpu implementer|cpu part|cpu variant).*$")
 

@@ -13,7 +13,15 @@ from aotkit.torch_private.dispatch import tree_leaves
 
 # Where functions come from that only another version of torch or Python changes.
 FIXED = ("torch", "_operator", "operator", "builtins", "math")
-TORCHS_OPERATORS = ("aten", "prims", "prim", "higher_order", "_c10d_functional")
+TORCHS_OPERATORS = ("aten", "prims", "prim", "_c10d_functional")
+# Of the operators on graphs, those whose arguments say all: a Triton kernel of the user's is a number there.
+ON_GRAPHS = (
+    "autograd_function_apply",
+    "cond",
+    "flex_attention",
+    "flex_attention_backward",
+    "tag_activation_checkpoint",
+)
 _TORCH = os.path.dirname(torch.__file__)
 _ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")
 
@@ -45,7 +53,8 @@ def _called(node: Node) -> str | None:
     if node.op != "call_function":
         return f"{node.op} {target if node.op != 'placeholder' else ''}"
     if (namespace := getattr(target, "namespace", None)) is not None:
-        return f"{namespace} {target}" if namespace in TORCHS_OPERATORS else None
+        is_known = namespace in TORCHS_OPERATORS or (namespace == "higher_order" and str(target) in ON_GRAPHS)
+        return f"{namespace} {target}" if is_known else None
     module = getattr(target, "__module__", None) or ""
     code = getattr(target, "__code__", None)
     # A wrapper of somebody else's has the name of what it wraps, but not its file.

@@ -20,4 +20,7 @@ def _texts(product: Product) -> tuple[str | None, str | None]:
 
 
 def _source(run: Any) -> str | None:
-    return description(run) if isinstance(run, GraphModule) else getattr(run, "source", None)
+    if isinstance(run, GraphModule):
+        return description(run)
+    # What wraps another function has the attributes of that, and code of its own.
+    return None if hasattr(run, "__wrapped__") else getattr(run, "source", None)

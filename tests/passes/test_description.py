@@ -77,6 +77,13 @@ def test_a_graph_that_calls_an_object_has_none():
     assert description(gm) is None
 
 
+def test_a_graph_with_a_kernel_of_the_users_has_none():
+    gm = symbolic_trace(sine)
+    (node,) = gm.graph.find_nodes(op="call_function", target=torch.sin)
+    node.target = torch.ops.higher_order.triton_kernel_wrapper_functional
+    assert description(gm) is None
+
+
 def test_an_operator_of_others_has_none():
     with torch.library._scoped_library("aotkit_test", "DEF") as library:
         library.define("mine(Tensor x) -> Tensor")

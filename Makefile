@@ -63,7 +63,7 @@ sweep: install  ## run the long comparisons: random calls, all pairs of the matr
 	$(PY) -m pytest -m sweep tests/sweep -s
 
 wheel: install  ## build a wheel into dist/ with the C++ tier, for the torch and the Python that are installed
-	@$(PY) native_wheel.py dist
+	@$(PY) -m aotkit.torch_private.native.wheel dist
 
 clean:  ## remove the environment and every cache; keeps the results of a sweep
 	rm -rf $(VENV) build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -17,7 +17,7 @@ from aotkit.torch_private.native import PACKAGED, building
 class WithLibrary(build_py):
     def run(self) -> None:
         super().run()
-        inside = PACKAGED.relative_to(Path(__file__).resolve().parent)
+        inside = PACKAGED.resolve().relative_to(Path(__file__).resolve().parents[3])
         path = Path(self.build_lib, inside, building.place())
         building.build(path)
         path.with_suffix(".lock").unlink()

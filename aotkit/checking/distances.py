@@ -24,7 +24,8 @@ class Sample(NamedTuple):
     share: float
 
 
-class Distances(NamedTuple):
+@dataclass(frozen=True)
+class Distances:
     """Of a value from its float64 value, over the elements in which that and eager's are finite.
 
     Attributes:

@@ -22,7 +22,8 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     if first.numel() <= PIECE:
         yield tuple(t.reshape(-1) for t in tensors)
         return
-    dim = max(range(first.dim()), key=first.size)
+    # The outermost one: then parts of what is contiguous are, too, and what is written to them is written there.
+    dim = next(dim for dim in range(first.dim()) if first.size(dim) > 1)
     half = first.size(dim) // 2
     yield from pieces(*(t.narrow(dim, 0, half) for t in tensors))
     yield from pieces(*(t.narrow(dim, half, first.size(dim) - half) for t in tensors))
@@ -31,7 +32,7 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 def blocks(*parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Parts of flat tensors that stay in the caches of a CPU's cores from one operator to the next; elsewhere, all."""
     if parts[0].is_cpu:
-        yield from zip(*(part.split(BLOCK * torch.get_num_threads()) for part in parts), strict=True)
+        yield from zip(*(torch.split(part, BLOCK * torch.get_num_threads()) for part in parts), strict=True)
     else:
         yield parts
 

@@ -100,13 +100,18 @@ def doubted(baseline: Baseline, comparisons: list[Comparison], got: Values, exac
     eagers = values_of(baseline.names, baseline.want) if found else {}
     largest = functools.cache(functools.partial(_largest, eagers))
     doubts = [
-        Doubt(c, c.values, got[c.what], eagers[c.values], largest(_kind(c.values)))
+        Doubt(c, c.values, _in_order(got[c.what]), _in_order(eagers[c.values]), largest(_kind(c.values)))
         for c in found
         if c.values in eagers and c.what in got
     ]
     if not doubts:
         return Judgement(comparisons)
     return Judgement(comparisons, doubts, References(baseline, {doubt.name: doubt.want for doubt in doubts}))
+
+
+def _in_order(values: Tensor) -> Tensor:
+    """The same; where memory is no scarce thing in order, so that not each look at them has to copy."""
+    return values.contiguous() if values.is_cpu else values
 
 
 def _complain_of_exactness(doubt: Doubt, exact: Tensor) -> None:

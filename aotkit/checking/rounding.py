@@ -46,7 +46,7 @@ def allowed_difference(want: Tensor, dtype: torch.dtype, largest: float) -> Tens
     `largest` is the magnitude of the tensor's largest element.
     """
     share = min(tolerance(dtype), CANCELLED * torch.finfo(dtype).eps)
-    return tolerance(dtype) * want.abs() + (share * largest + 1e-34)
+    return want.abs().mul_(tolerance(dtype)).add_(share * largest + 1e-34)
 
 
 @dataclass
@@ -232,10 +232,10 @@ def _is_plainly_explained(part: Part, real: torch.dtype, largest: float, limit: 
     Of others, and where something is not finite, more has to be known.
     """
     g, w, e, jumps = part
-    own = (g.to(e.dtype) - e).abs_()
+    own = (g.to(e.dtype) - e).abs()
     w = w.to(e.dtype)
     as_eager = torch.maximum(jumps, (w - e).abs()).mul_(WORSE_THAN_EAGER).clamp_(max=limit)
-    within_jumps = allowed_difference(w, real, largest) + 2 * jumps
+    within_jumps = allowed_difference(w, real, largest).add_(jumps, alpha=2)
     return own <= torch.maximum(as_eager, within_jumps)
 
 

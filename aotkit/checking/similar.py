@@ -37,7 +37,7 @@ def are_near_as_similar(own: Tensor, bounds: Tensor, parts: Parts, times: float)
             return True
     found = [_candidates(*part, noise, bounds.max()) if enough else part for part in parts()]
     errors, sizes = (torch.cat(each) for each in zip(*found, strict=True))
-    ordered, order = sizes.sort()
+    ordered, order = sizes.sort(stable=True)  # of equal sizes, the same ones everywhere
     so_far = torch.cat([noise.view(1) if enough else noise.new_zeros(1), errors[order]]).cummax(0).values
     last = torch.searchsorted(ordered, bounds, right=True)
     return bool((own <= times * so_far[last if enough else last.clamp(min=at_least)]).all())

@@ -50,8 +50,10 @@ def distances(exact: Tensor, want: Tensor, *values: Tensor) -> list[Distances]:
     for e, w, *vs in _parts(exact, want, *values):
         found = _finite_sums(e, w, vs)
         if found is None:
-            finite, found = False, _sums(e, w, vs)
+            found = _sums(e, w, vs)
         here, squares, *rest = found
+        # Where one of the numbers is not finite, neither is the sum; a square that is none makes one of it, too.
+        finite = finite and here == e.numel() and all(map(math.isfinite, (squares, *rest)))
         count, size = count + int(here), size + squares
         for total, far, along, furthest in zip(sums, rest[::3], rest[1::3], rest[2::3], strict=True):
             total[:] = total[0] + far, total[1] + along, max(total[2], furthest)
@@ -70,7 +72,7 @@ def _parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 def _finite_sums(e: Tensor, w: Tensor, values: Sequence[Tensor]) -> list[float] | None:
     """What `_sums` gives for numbers that are all finite, and whose squares are; else None."""
-    if e.dtype is not torch.float64:
+    if e.dtype is not torch.float64 or not e.is_cpu:  # on a GPU, a dot product takes memory for a library
         return None
     # A dot product reads values once and writes none, and tells at its end whether all were finite.
     found = [torch.dot(e, e)]

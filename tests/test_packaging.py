@@ -137,7 +137,9 @@ def test_a_wheel_may_hold_the_library(source, tmp_path):
     compiler.write_text(f'#!/bin/sh\nfor last; do :; done\ncp {shlex.quote(str(native.library_path()))} "$last"\n')
     compiler.chmod(0o755)
     with_compiler = {**os.environ, "CXX": shlex.quote(str(compiler)), "PYTHONPATH": ""}
-    subprocess.run([sys.executable, "-m", "aotkit.torch_private.native.wheel", dist], cwd=source, env=with_compiler, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "aotkit.torch_private.native.wheel", dist], cwd=source, env=with_compiler, check=True
+    )
     assert not [*source.rglob("*.so")]
     (wheel,) = dist.iterdir()
     pip_install(wheel, target)

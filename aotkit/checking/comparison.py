@@ -1,5 +1,6 @@
 """Compare two runs of a function, value by value."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from aotkit.checking.budget import Budget
-from aotkit.checking.in_pieces import is_floating, magnitude, pieces
+from aotkit.checking.in_pieces import blocks, is_floating, magnitude, pieces
 from aotkit.checking.rounding import allowed_difference
 from aotkit.checking.runs import Baseline, Outcome, same_random
 from aotkit.torch_private.dispatch import pytree
@@ -191,22 +192,28 @@ def compare_elements(what: str, got: Tensor, want: Tensor) -> Comparison:
         different = sum(int((g != w).sum()) for g, w in pieces(got, want))
         problem = f"differs in {different} of {want.numel()} elements" if different else None
         return Comparison(what, problem=problem, values=what)
-    real = want.real.dtype
+    real, largest = want.real.dtype, magnitude(want)
     wide = torch.complex128 if want.is_complex() else torch.float64
-    comparison, furthest, most, wrong, largest = Comparison(what, values=what), 0.0, 0.0, 0, magnitude(want)
-    for g, w in pieces(got, want):
-        finite = w.isfinite()
-        if not torch.equal(g.isfinite(), finite) or not torch.equal(g[~finite].nan_to_num(), w[~finite].nan_to_num()):
-            return Comparison(what, problem="has NaN or infinity at other places than eager's", values=what)
-        g, w = g[finite].to(wide), w[finite].to(wide)
-        if not len(w):
-            continue
-        difference, allowed = (g - w).abs(), allowed_difference(w, real, largest)
+    comparison, furthest, most, wrong = Comparison(what, values=what), 0.0, 0.0, 0
+    for g, w in (block for piece in pieces(got, want) for block in blocks(*piece)):
+        exact = w.to(wide)
+        difference, allowed = (g.to(wide) - exact).abs(), allowed_difference(exact, real, largest)
         share = difference / allowed
-        at = share.argmax()
-        most, wrong = max(most, float(difference.max())), wrong + int((difference > allowed).sum())
-        if (most_here := float(share[at])) > furthest:
-            furthest, comparison.error, comparison.allowed = most_here, float(difference[at]), float(allowed[at])
+        if not math.isfinite(largest_share := float(share.max())):
+            finite = w.isfinite()
+            others = g[~finite].nan_to_num(), w[~finite].nan_to_num()
+            if not torch.equal(g.isfinite(), finite) or not torch.equal(*others):
+                return Comparison(what, problem="has NaN or infinity at other places than eager's", values=what)
+            difference, allowed, share = difference[finite], allowed[finite], share[finite]
+            if not len(share):
+                continue
+            largest_share = float(share.max())
+        if largest_share >= 1:
+            wrong += int((difference > allowed).sum())
+        most = max(most, float(difference.max()))
+        if largest_share > furthest:
+            at = share.argmax()
+            furthest, comparison.error, comparison.allowed = largest_share, float(difference[at]), float(allowed[at])
     if wrong:
         comparison.problem = (
             f"differs by up to {most:.3g} in {wrong} of {want.numel()} elements; {comparison.allowed:.3g} is allowed "

@@ -9,6 +9,7 @@ from torch import Tensor
 
 PIECE = 1 << 20  # elements
 CACHED = 1 << 14  # elements that a CPU has at hand
+BLOCK = 1 << 15  # for each thread, of which torch starts none for fewer
 WITH_ENDS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -21,10 +22,19 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     if first.numel() <= PIECE:
         yield tuple(t.reshape(-1) for t in tensors)
         return
-    dim = max(range(first.dim()), key=first.size)
+    # The outermost one: then parts of what is contiguous are, too, and what is written to them is written there.
+    dim = next(dim for dim in range(first.dim()) if first.size(dim) > 1)
     half = first.size(dim) // 2
     yield from pieces(*(t.narrow(dim, 0, half) for t in tensors))
     yield from pieces(*(t.narrow(dim, half, first.size(dim) - half) for t in tensors))
+
+
+def blocks(*parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Parts of flat tensors that stay in the caches of a CPU's cores from one operator to the next; elsewhere, all."""
+    if parts[0].is_cpu:
+        yield from zip(*(torch.split(part, BLOCK * torch.get_num_threads()) for part in parts), strict=True)
+    else:
+        yield parts
 
 
 def is_floating(tensor: Tensor) -> bool:
@@ -39,8 +49,15 @@ def span(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 def magnitude(tensor: Tensor) -> float:
     """The absolute value of the largest element that is finite; 0 if there is none."""
-    largest = (float(part.abs().nan_to_num(0.0, 0.0, 0.0).max()) for (part,) in pieces(tensor) if part.numel())
-    return max(largest, default=0.0)
+    return max((_magnitude(part) for (part,) in pieces(tensor) if part.numel()), default=0.0)
+
+
+def _magnitude(part: Tensor) -> float:
+    if part.dtype in WITH_ENDS:
+        least, largest = ends(part)
+        if math.isfinite(least) and math.isfinite(largest):
+            return max(abs(least), abs(largest))
+    return float(part.abs().nan_to_num(0.0, 0.0, 0.0).max())
 
 
 def are_finite(tensor: Tensor) -> bool:
@@ -53,8 +70,8 @@ def are_finite(tensor: Tensor) -> bool:
 
 def ends(part: Tensor) -> tuple[float, float]:
     """The least and the largest element; NaN if one is."""
-    least, largest = part.detach().aminmax()  # torch warns of numbers that have gradients
-    return float(least), float(largest)
+    least, largest = torch.stack(part.detach().aminmax()).tolist()  # torch warns of numbers that have gradients
+    return least, largest
 
 
 def same_values(a: Tensor, b: Tensor) -> bool:

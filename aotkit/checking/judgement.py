@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from aotkit.checking.comparison import AGAIN, Comparison, compare, compare_elements
+from aotkit.checking.distances import Compared
 from aotkit.checking.in_pieces import is_floating, magnitude
 from aotkit.checking.references import NUDGES, References, Values, values_of
 from aotkit.checking.rounding import (
     WORSE_THAN_EAGER,
     Spread,
-    distance,
     is_less_exact,
     is_rounding,
     nudge,
-    size_of,
     without_overflow,
 )
 from aotkit.checking.runs import Baseline, Outcome
@@ -40,6 +39,14 @@ class Doubt:
     got: Tensor
     want: Tensor
     scale: float
+    _compared: Compared | None = field(default=None, init=False)
+
+    def beside(self, exact: Tensor) -> Compared:
+        """What differs, with the float64 value; again the same while its three values are."""
+        last = self._compared
+        if last is None or last.got is not self.got or last.want is not self.want or last.exact is not exact:
+            last = self._compared = Compared(self.got, self.want, exact)
+        return last
 
 
 @dataclass
@@ -93,7 +100,7 @@ def doubted(baseline: Baseline, comparisons: list[Comparison], got: Values, exac
     eagers = values_of(baseline.names, baseline.want) if found else {}
     largest = functools.cache(functools.partial(_largest, eagers))
     doubts = [
-        Doubt(c, c.values, got[c.what], eagers[c.values], largest(_kind(c.values)))
+        Doubt(c, c.values, _in_order(got[c.what]), _in_order(eagers[c.values]), largest(_kind(c.values)))
         for c in found
         if c.values in eagers and c.what in got
     ]
@@ -102,9 +109,14 @@ def doubted(baseline: Baseline, comparisons: list[Comparison], got: Values, exac
     return Judgement(comparisons, doubts, References(baseline, {doubt.name: doubt.want for doubt in doubts}))
 
 
+def _in_order(values: Tensor) -> Tensor:
+    """The same; where memory is no scarce thing in order, so that not each look at them has to copy."""
+    return values.contiguous() if values.is_cpu else values
+
+
 def _complain_of_exactness(doubt: Doubt, exact: Tensor) -> None:
     c = doubt.comparison
-    if c.problem is None and is_less_exact(doubt.got, doubt.want, exact):
+    if c.problem is None and is_less_exact(doubt.beside(exact)):
         c.problem = "is far less exact than eager's: the root mean square of its distance from float64 is larger"
 
 
@@ -147,13 +159,13 @@ def _is_gross(doubt: Doubt, references: References) -> bool:
         return False
     exact = references.exact[doubt.name]
     spread = references.spread(doubt.name) if references.nudges else Spread.around(exact)
-    got, want, exact = without_overflow(doubt.got, want, exact, spread)
-    off = distance(got, exact, want)
-    if off <= GROSS * size_of(exact, want):
+    compared = without_overflow(doubt.beside(exact), spread)
+    off = compared.of_compiled.sample.distance
+    if off <= GROSS * compared.of_eager.size:
         return False
     # What is smaller than the rounding of the largest of its kind, eager may have by chance, as a zero in float16.
     noise = nudge(want.real.dtype) * doubt.scale
-    is_near = WORSE_THAN_EAGER * max(distance(want, exact, want), noise) < off
+    is_near = WORSE_THAN_EAGER * max(compared.of_eager.sample.distance, noise) < off
     return references.nudges > 0 or (references.is_wide and is_near)
 
 
@@ -164,10 +176,10 @@ def _excused(doubt: Doubt, references: References, larger: float = 1.0) -> bool:
         return False
     exact, spread = references.exact[name], references.spread(name)
     spread = spread.scaled(larger) if larger > 1 else spread
-    if is_rounding(doubt.got, doubt.want, exact, spread, doubt.scale):
+    if is_rounding(doubt.beside(exact), spread, doubt.scale):
         if not c.error:  # infinities differ, so that no elements were compared
-            got, want, _ = without_overflow(doubt.got, doubt.want, exact, spread)
-            again = compare_elements(c.what, got, want)
+            compared = without_overflow(doubt.beside(exact), spread)
+            again = compare_elements(c.what, compared.got, compared.want)
             c.error, c.allowed = again.error, again.allowed
             c.beyond = int((doubt.got.isfinite() & ~doubt.want.isfinite()).sum())
         c.problem, c.allowed = None, max(c.allowed, c.error)

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aotkit.checking.distances import distance, size_of
 from aotkit.checking.in_pieces import is_floating, same_values
-from aotkit.checking.rounding import Spread, are_close, distance, in_float64, nudge, size_of
+from aotkit.checking.rounding import Spread, are_close, in_float64, nudge
 from aotkit.checking.runs import Baseline, Outcome, run_on_copies, same_random
 from aotkit.checking.stochastic import Exactness, ResultTypes, StochasticArithmetic
 from aotkit.checking.unwritten import Filled
@@ -52,7 +53,7 @@ class References:
         self._eager = baseline.eager
         self._tensors = baseline.tensors
         self._draws, self._random = baseline.want.draws, baseline.want.random
-        self._plan = replace(baseline.plan, changed=baseline.want.changed)
+        self._plan = replace(baseline.plan, changed=baseline.want.changed, watched=False)
         self.wanted = wanted
         self.budget = baseline.budget
         self._types = ResultTypes()

@@ -1,12 +1,13 @@
 """What counts as equal: how far rounding may move a value, by its size and by how eager's rounding moves it."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from aotkit.checking.in_pieces import is_floating, magnitude, pieces, same_values
+from aotkit.checking.distances import Compared, Sample, sample_of
+from aotkit.checking.in_pieces import blocks, is_floating, magnitude, pieces, same_values
+from aotkit.checking.similar import are_near_as_similar
 
 # Relative to each element. Fused arithmetic rounds less often than eager's, or in another order.
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
@@ -45,19 +46,7 @@ def allowed_difference(want: Tensor, dtype: torch.dtype, largest: float) -> Tens
     `largest` is the magnitude of the tensor's largest element.
     """
     share = min(tolerance(dtype), CANCELLED * torch.finfo(dtype).eps)
-    return tolerance(dtype) * want.abs() + (share * largest + 1e-34)
-
-
-class Sample(NamedTuple):
-    """A value of one run, by its float64 value.
-
-    Attributes:
-        distance: the root mean square of the distances of the elements.
-        share: how much of the float64 value is in it: 1 where all is, -1 where the sign is another.
-    """
-
-    distance: float
-    share: float
+    return want.abs().mul_(tolerance(dtype)).add_(share * largest + 1e-34)
 
 
 @dataclass
@@ -75,7 +64,7 @@ class Spread:
     @classmethod
     def around(cls, exact: Tensor) -> "Spread":
         """That of no run."""
-        return cls(torch.zeros(exact.shape, dtype=torch.float64, device=exact.device))
+        return cls(torch.zeros((), dtype=torch.float64, device=exact.device).expand(exact.shape))
 
     @property
     def size(self) -> float:
@@ -84,9 +73,11 @@ class Spread:
 
     def add(self, moved: Tensor, exact: Tensor, want: Tensor) -> None:
         """One more run."""
-        for jump, m, e in pieces(self.jumps, moved, exact):
-            changed = (m - e).abs().nan_to_num(0.0, 0.0, 0.0) if is_floating(e) else (m != e).to(jump)
-            jump.copy_(torch.maximum(jump, changed))
+        self.jumps = self.jumps.contiguous()  # that of no run has no memory of its own
+        for piece in pieces(self.jumps, moved, exact):
+            for jump, m, e in blocks(*piece):
+                changed = (m - e).abs().nan_to_num(0.0, 0.0, 0.0) if is_floating(e) else (m != e).to(jump)
+                torch.maximum(jump, changed, out=jump)
         if is_floating(exact):
             self.samples.append(sample_of(moved, exact, want))
 
@@ -116,94 +107,61 @@ def nudge(dtype: torch.dtype) -> float:
     return (NUDGE_OF_HALVES if dtype in LESS_EXACT else NUDGE) * torch.finfo(dtype).eps
 
 
-def sample_of(values: Tensor, exact: Tensor, want: Tensor) -> Sample:
-    """A value of one run, where its float64 value and eager's are finite."""
-    totals = [0.0] * 4
-    for v, e, w in pieces(values, exact, want):
-        finite = w.isfinite() & e.isfinite()
-        e, v = torch.where(finite, e, 0), torch.where(finite, v.to(e.dtype), 0)
-        sums = (v - e).abs().square().sum(), (v * e.conj()).sum().real, e.abs().square().sum(), finite.sum()
-        # At once: a device is waited for each time.
-        totals = [a + b for a, b in zip(totals, torch.stack([x.to(torch.float64) for x in sums]).tolist(), strict=True)]
-    far, along, size, count = totals
-    return Sample((far / count) ** 0.5 if count else 0.0, along / size if size else 1.0)
-
-
-def distance(values: Tensor, exact: Tensor, want: Tensor) -> float:
-    """The root mean square of the distance from float64 values, where these and eager's are finite."""
-    return sample_of(values, exact, want).distance
-
-
-def size_of(exact: Tensor, want: Tensor) -> float:
-    """The root mean square of float64 values, where they and eager's are finite."""
-    return distance(exact.new_zeros(()).expand_as(exact), exact, want)
-
-
-def is_less_exact(got: Tensor, want: Tensor, exact: Tensor, spread: Spread | None = None) -> bool:
+def is_less_exact(compared: Compared, spread: Spread | None = None) -> bool:
     """Whether a compiled value is altogether farther from its float64 value than eager's is, beyond rounding."""
-    if not is_floating(want):
+    if not is_floating(compared.want) or not compared.of_eager.count:
         return False
-    if not (count := sum(int((w.isfinite() & e.isfinite()).sum()) for w, e in pieces(want, exact))):
-        return False
-    real = want.real.dtype
-    own = max(distance(want, exact, want), spread.size if spread else 0.0)
+    real, eager = compared.want.real.dtype, compared.of_eager
+    own = max(eager.sample.distance, spread.size if spread else 0.0)
     worse = LESS_EXACT.get(real, WORSE_THAN_EAGER)
-    floor = FLOOR if spread else FLOOR + FLOOR_OF_FEW / count**0.5
-    floor *= torch.finfo(real).eps * size_of(exact, want)
-    return bool(distance(got, exact, want) > worse * own + floor)
+    floor = FLOOR if spread else FLOOR + FLOOR_OF_FEW / eager.count**0.5
+    floor *= torch.finfo(real).eps * eager.size
+    return compared.of_compiled.sample.distance > worse * own + floor
 
 
-def is_rounding(got: Tensor, want: Tensor, exact: Tensor, spread: Spread, scale: float) -> bool:
+def is_rounding(compared: Compared, spread: Spread, scale: float) -> bool:
     """Whether rounding explains how a compiled value differs from eager's.
 
     `scale` is the magnitude of the largest value of its kind, outputs or gradients, in eager.
     """
-    if not is_floating(want):
-        pairs = pieces(got, want, exact, spread.jumps)
+    if not is_floating(compared.want):
+        pairs = pieces(compared.got, compared.want, compared.exact, spread.jumps)
         return all(bool(((g == w) | (w != e) | (jumps > 0)).all()) for g, w, e, jumps in pairs)
-    got, want, exact = without_overflow(got, want, exact, spread)
-    if not _same_finite(got, want) or is_less_exact(got, want, exact, spread):
+    compared = without_overflow(compared, spread)
+    if not _same_finite(compared) or is_less_exact(compared, spread):
         return False
-    return _is_by_elements(got, want, exact, spread, scale) or _is_as_a_whole(got, want, exact, spread)
+    return _is_by_elements(compared, spread, scale) or _is_as_a_whole(compared, spread)
 
 
-def _is_as_a_whole(got: Tensor, want: Tensor, exact: Tensor, spread: Spread) -> bool:
+def _is_as_a_whole(compared: Compared, spread: Spread) -> bool:
     """Whether a value that rounding changes by much is a value as others that rounding gives.
 
     Its elements are then anybody's guess, but not how far it is from its float64 value altogether, nor the furthest
     of them, nor how much of that value is in it: a missing term or another sign shows there.
     """
-    if spread.size < CHAOTIC * size_of(exact, want):
+    eager, found = compared.of_eager, compared.of_compiled
+    if spread.size < CHAOTIC * eager.size:
         return False
-    found, others = sample_of(got, exact, want), [*spread.samples, sample_of(want, exact, want)]
-    furthest = max(_furthest(want, exact, want), magnitude(spread.jumps))
+    others = [*spread.samples, eager.sample]
+    furthest = max(eager.furthest, magnitude(spread.jumps))
     return (
-        found.distance <= FARTHER * max(other.distance for other in others)
-        and abs(found.share - 1) <= FARTHER * max(abs(other.share - 1) for other in others)
-        and _furthest(got, exact, want) <= FARTHER * furthest
+        found.sample.distance <= FARTHER * max(other.distance for other in others)
+        and abs(found.sample.share - 1) <= FARTHER * max(abs(other.share - 1) for other in others)
+        and found.furthest <= FARTHER * furthest
     )
 
 
-def _furthest(values: Tensor, exact: Tensor, want: Tensor) -> float:
-    """The largest distance of an element from its float64 value, where eager's is finite."""
-    found = (
-        float(((v - e).abs().nan_to_num(0.0, 0.0, 0.0) * w.isfinite()).max())
-        for v, e, w in pieces(values, exact, want)
-        if v.numel()
-    )
-    return max(found, default=0.0)
-
-
-def without_overflow(got: Tensor, want: Tensor, exact: Tensor, spread: Spread) -> tuple[Tensor, Tensor, Tensor]:
-    """The compiled, eager's and the float64 value, with zeros where infinities in one of the first two are no fault.
+def without_overflow(compared: Compared, spread: Spread) -> Compared:
+    """The values, with zeros where infinities in the compiled or in eager's are no fault.
 
     Eager alone left the range of its type on the way, as a product in float16 does that a fused kernel keeps in
     float32, and the compiled value is near the float64 value. Or one of the two overflowed by rounding: the float64
     value and the finite one are as near to the largest number of the type as rounding takes values, and at most half
     of it away.
     """
-    if want.is_complex() or _same_finite(got, want):
-        return got, want, exact
+    got, want, exact = compared.got, compared.want, compared.exact
+    if want.is_complex() or _same_finite(compared):
+        return compared
     largest = torch.finfo(want.dtype).max
     in_range = exact.abs() <= largest
     on_the_way = ~want.isfinite() & got.isfinite() & in_range
@@ -216,46 +174,73 @@ def without_overflow(got: Tensor, want: Tensor, exact: Tensor, spread: Spread) -
     same_sign = (infinite.sign() == exact.sign()) & (infinite.sign() == finite.sign())
     overflow = (got.isinf() ^ want.isinf()) & ~on_the_way & is_near & same_sign
     excused = is_right | overflow
-    return got.masked_fill(excused, 0), want.masked_fill(excused, 0), exact.masked_fill(excused, 0)
+    return Compared(*(values.masked_fill(excused, 0) for values in (got, want, exact)))
 
 
-def _same_finite(got: Tensor, want: Tensor) -> bool:
-    """Whether two values have NaN and the same infinities at the same places."""
-    pairs = ((g, w, w.isfinite()) for g, w in pieces(got, want))
+def _same_finite(compared: Compared) -> bool:
+    """Whether the compiled value and eager's have NaN and the same infinities at the same places."""
+    if compared.of_eager.finite:
+        return True
+    pairs = ((g, w, w.isfinite()) for g, w in pieces(compared.got, compared.want))
     return all(torch.equal(g.isfinite(), f) and same_values(g[~f], w[~f]) for g, w, f in pairs)
 
 
-def _is_by_elements(got: Tensor, want: Tensor, exact: Tensor, spread: Spread, scale: float) -> bool:
+def _is_by_elements(compared: Compared, spread: Spread, scale: float) -> bool:
     """Whether rounding explains each element.
 
     Either an element is about as far from its float64 value as elements of its size are in eager, or as those go when
     the inputs move in their last places, and not far for the size of numbers around; or it jumps far then, as a
     gradient does where the input of a relu is almost zero, and the compiled one lies within those jumps.
     """
-    real = want.real.dtype
-    largest = magnitude(want)
-    furthest = _furthest(want, exact, want)
+    real = compared.want.real.dtype
     # Under autocast eager itself is far from float64.
-    limit = max(tolerance(real) * scale, min(2 * furthest, MOST_LOWERED * scale))
+    limit = max(tolerance(real) * scale, min(2 * compared.of_eager.furthest, MOST_LOWERED * scale))
     limit = max(limit, WORSE_THAN_EAGER * spread.size)
-    for g, w, e, jumps in pieces(got, want, exact, spread.jumps):
-        g, w, finite = g.to(e.dtype), w.to(e.dtype), w.isfinite()
-        own = (g - e).abs()
-        noise = _largest_among_similar(torch.maximum(jumps, (w - e).abs()), w.abs(), g.abs())
-        as_good_as_eager = (own <= WORSE_THAN_EAGER * noise) & (own <= limit)
-        within_jumps = own <= allowed_difference(w, real, largest) + 2 * jumps
-        if not (as_good_as_eager | within_jumps | ~finite).all():
-            return False
-    return True
+    parts = pieces(compared.got, compared.want, compared.exact, spread.jumps)
+    return all(_is_explained(part, real, compared.largest, limit) for part in parts)
 
 
-def _largest_among_similar(errors: Tensor, sizes: Tensor, got_sizes: Tensor) -> Tensor:
-    """For each element, the largest error among those that are not much larger than it is in either run.
+# The compiled value, eager's, the float64 value and the jumps.
+Part = tuple[Tensor, ...]
 
-    At least among an eighth of all, up to eight: an element that is almost zero by chance tells nothing by itself.
+
+def _is_explained(part: Part, real: torch.dtype, largest: float, limit: float) -> bool:
+    """Whether rounding explains each element of a piece."""
+    found, start = [], 0
+    for block in blocks(*part):
+        excused = _is_plainly_explained(block, real, largest, limit)
+        if int(torch.count_nonzero(excused)) < len(excused):
+            found.append((~excused).nonzero().flatten() + start)
+        start += len(excused)
+    if not found:
+        return True
+    g, w, e, jumps = (values[torch.cat(found)] for values in part)
+    g, w = g.to(e.dtype), w.to(e.dtype)
+    own = (g - e).abs()
+    within_jumps = own <= allowed_difference(w, real, largest) + 2 * jumps
+    rest = ~within_jumps & w.isfinite()
+    own, sizes = own[rest], torch.maximum(w.abs(), g.abs())[rest].nan_to_num()
+    if not (own <= limit).all():
+        return False
+    bounds = WORSE_THAN_EAGER * sizes
+    return not len(own) or are_near_as_similar(own, bounds, lambda: map(_noise, blocks(*part)), WORSE_THAN_EAGER)
+
+
+def _is_plainly_explained(part: Part, real: torch.dtype, largest: float, limit: float) -> Tensor:
+    """Whether each element lies within its jumps, or is about as far from its float64 value as it is itself in eager.
+
+    Of others, and where something is not finite, more has to be known.
     """
-    ordered, order = sizes.flatten().nan_to_num().sort()
-    so_far = errors.flatten().nan_to_num()[order].cummax(0).values
-    bounds = WORSE_THAN_EAGER * torch.maximum(sizes, got_sizes).flatten().nan_to_num()
-    found = torch.searchsorted(ordered, bounds, right=True)
-    return so_far[found.clamp(min=max(1, min(8, len(ordered) // 8))) - 1].view(errors.shape)
+    g, w, e, jumps = part
+    own = (g.to(e.dtype) - e).abs()
+    w = w.to(e.dtype)
+    as_eager = torch.maximum(jumps, (w - e).abs()).mul_(WORSE_THAN_EAGER).clamp_(max=limit)
+    within_jumps = allowed_difference(w, real, largest).add_(jumps, alpha=2)
+    return own <= torch.maximum(as_eager, within_jumps)
+
+
+def _noise(part: Part) -> tuple[Tensor, Tensor]:
+    """How far each element goes by rounding, and its size in eager."""
+    _, w, e, jumps = part
+    w = w.to(e.dtype)
+    return torch.maximum(jumps, (w - e).abs()).nan_to_num(), w.abs().nan_to_num()

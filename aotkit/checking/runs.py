@@ -31,7 +31,7 @@ class Outcome:
         gradients: one for each input, None where there is none; None altogether if nothing requires gradients.
         inputs: the inputs after the call; None for those that did not change.
         changed: whether each input did, or was expected to.
-        checksums: of each input's values after the call.
+        checksums: of each input's values after the call, if these were watched.
         memory: for each input after the call, then for each output, those before it that it shares memory with.
         again: the gradients of a second backward pass over the same graph, if it was asked for.
         overwrote_cotangents: whether the backward pass changed the gradients that it was given.
@@ -64,6 +64,7 @@ class Plan:
         cotangents: which ones, of several sets.
         twice: run backward twice.
         changed: whether each input is expected to change; None: to be found out.
+        watched: whether to tell from their checksums which others changed.
         before_backward: called between forward and backward.
         after_backward: called with the outputs and gradients, before the second backward pass.
         randomness: what the function runs under, so that it draws the numbers of aotkit's own.
@@ -75,6 +76,7 @@ class Plan:
     cotangents: int = 0
     twice: bool = False
     changed: Sequence[bool] | None = None
+    watched: bool = True
     before_backward: Callable[[], None] = lambda: None
     after_backward: Callable[[Any, Sequence[Tensor | None]], None] = lambda outputs, gradients: None
     randomness: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -175,7 +177,7 @@ def _run_on_copies(run: Run, tensors: Sequence[Tensor], plan: Plan, accumulate: 
         after = _random(plan.generators)
     draws = not same_random(random, after)
     memory = _memory(outputs, inputs)
-    checksums = [checksum(x) for x in inputs]
+    checksums = [checksum(x) for x in inputs] if plan.watched or plan.changed is None else []
     changed = plan.changed
     if changed is None:
         changed = [m or a != b for m, a, b in zip(mutated, checksums, before, strict=True)]

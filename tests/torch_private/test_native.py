@@ -86,12 +86,24 @@ def in_a_hurry(monkeypatch):
     monkeypatch.setattr(os, "SCHED_IDLE", os.SCHED_OTHER)
 
 
+def is_passed(gate):
+    """Lets through whoever waits at it."""
+    try:
+        descriptor = os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    os.write(descriptor, b"go\n")
+    os.close(descriptor)
+    return True
+
+
 @pytest.fixture
 def gate(tmp_path):
-    """What a script passes by `read` from it once somebody has written a line into it."""
+    """What a script passes by `read` from it once somebody has written a line into it; open in the end."""
     path = tmp_path / "gate"
     os.mkfifo(path)
-    return path
+    yield path
+    is_passed(path)
 
 
 def until(happened):
@@ -99,21 +111,6 @@ def until(happened):
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def pass_through(gate):
-    """Once somebody waits at it."""
-
-    def is_passed():
-        try:
-            descriptor = os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:
-            return False
-        os.write(descriptor, b"go\n")
-        os.close(descriptor)
-        return True
-
-    until(is_passed)
 
 
 def starts(monkeypatch):
@@ -185,7 +182,7 @@ def test_one_process_builds_at_a_time(elsewhere, compiler, gate, monkeypatch, in
     begun = starts(monkeypatch)
     building.begin(elsewhere)
     assert not begun
-    pass_through(gate)
+    until(lambda: is_passed(gate))
     until(elsewhere.exists)
     until(lambda: not building.is_begun(elsewhere))
     building.begin(elsewhere)
@@ -199,7 +196,7 @@ def test_whoever_insists_does_not_wait_for_the_background(elsewhere, compiler, g
     compiler('echo quick > "$last"', "quick")
     building.build(elsewhere)
     assert elsewhere.read_text() == "quick\n"
-    pass_through(gate)
+    until(lambda: is_passed(gate))
     until(lambda: not building.is_begun(elsewhere))
 
 
@@ -239,7 +236,7 @@ def test_background_yields_to_all_else(is_allowed, elsewhere, compiler, gate, tm
     assert os.getpgid(pid) != os.getpgid(0)  # which Ctrl-C reaches
     with pytest.raises(ChildProcessError):  # nothing is left to wait for
         os.waitpid(-1, os.WNOHANG)
-    pass_through(gate)
+    until(lambda: is_passed(gate))
     until(lambda: not building.is_begun(elsewhere))
 
 

@@ -145,7 +145,7 @@ _CPU = ("vendor", "cpu family", "model", "stepping", "flags", "features", "cpu i
 def remembered_probes() -> Iterator[None]:
     """While this lasts, probes that passed before, in Inductor's cache directory on a machine like this, pass at once.
 
-    To learn which vector instructions it may use, Inductor compiles up to six small libraries, and in every later
+    To learn which vector instructions it may use, Inductor compiles up to ten small libraries, and in every later
     process loads each of them in a new interpreter: 0.7 s with torch 2.13, 7 s with torch 2.11. The answer depends on
     things that seldom change.
 

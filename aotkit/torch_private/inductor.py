@@ -1,6 +1,5 @@
 """Inductor: its compiler for one graph, its passes, its settings, and where it keeps what it compiled."""
 
-import contextvars
 import functools
 import hashlib
 import os
@@ -8,9 +7,8 @@ import platform
 import shutil
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,6 @@ from aotkit.torch_private.kernel_changes import changed_kernels
 __all__ = [
     "ALIGNMENT",
     "align_inputs_from_check_idxs",
-    "begin_probes",
     "cache_folder",
     "compile_graph",
     "decompositions",
@@ -65,8 +62,6 @@ def compile_graph(
     more = {**compile_fx.get_cpp_wrapper_config(), "cpp_wrapper": True} if cpp_wrapper else {}
     # Inductor's cache of compiled graphs does not tell apart what may be overwritten in one and not in another.
     # Nor does it know of our code.
-    if _probing is not None:
-        _probing.join()
     tag = f"{torch.compiler.config.cache_key_tag} {_own_code()}, donated {get_donated_idxs()}"
     with (
         config.patch({**RANDOM, **NOTING, **settings, **more}),
@@ -187,26 +182,6 @@ def remembered_probes() -> Iterator[None]:
         yield
     finally:
         kind.check_build = probe
-
-
-_probing: threading.Thread | None = None
-
-
-def begin_probes() -> None:
-    """Have the probes made, by other programs, while graphs are traced here; `compile_graph` waits for them.
-
-    Once in a process, and not where there is a GPU: most graphs need none there.
-    """
-    global _probing
-    if _probing is None and not torch.cuda.is_available():
-        settings = contextvars.copy_context()
-        _probing = threading.Thread(target=settings.run, args=(_probe,), daemon=True)
-        _probing.start()
-
-
-def _probe() -> None:
-    with suppress(Exception), remembered_probes():  # Inductor will say it itself
-        cpu_vec_isa.valid_vec_isa_list()
 
 
 def _directory() -> Path:

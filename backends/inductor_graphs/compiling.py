@@ -114,9 +114,8 @@ def fold_and_fuse(gm: GraphModule, inputs: Any) -> None:
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """Inductor's table, with some of our own.
 
-    Without dropout: decomposed, it would draw other numbers than eager. Who asks for it will trace, and compile then.
+    Without dropout: decomposed, it would draw other numbers than eager.
     """
-    inductor.begin_probes()
     table = with_right_bytes(with_half_gelu(inductor.decompositions()))
     table = with_products_for_single_pixels(with_cropped_windows(table))
     table.pop(torch.ops.aten.native_dropout.default, None)

@@ -3,16 +3,11 @@
 import json
 import subprocess
 import sys
-import threading
 
 import pytest
-import torch
 import torch._inductor.config as config
-from functorch.compile import default_partition
-from torch._inductor import compile_fx, cpu_vec_isa
 from torch._inductor.cpu_vec_isa import VecAVX2, VecAVX512, VecAVX512VNNI, VecISA
 
-import aotkit
 from aotkit.torch_private import inductor as isa
 
 PROGRAM = """
@@ -151,31 +146,3 @@ def test_inductor_has_the_probe_back_afterwards(probe):
     with pytest.raises(KeyError), isa.remembered_probes():
         raise KeyError
     assert VecISA.check_build is before
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="most graphs need no probes there")
-def test_probes_are_made_while_graphs_are_traced(monkeypatch):
-    """And Inductor, which would make them once more, waits for them."""
-    traced, happened = threading.Event(), []
-    inner, valid = compile_fx.compile_fx_inner, cpu_vec_isa.valid_vec_isa_list
-
-    def probed():
-        assert traced.wait(120)
-        found = valid()
-        happened.append("probed")
-        return found
-
-    def partition(joint, *args, **kwargs):
-        traced.set()
-        return default_partition(joint, *args, **kwargs)
-
-    def compiled(*args, **kwargs):
-        happened.append("compiled")
-        return inner(*args, **kwargs)
-
-    monkeypatch.setattr(isa, "_probing", None)
-    monkeypatch.setattr(cpu_vec_isa, "valid_vec_isa_list", probed)
-    monkeypatch.setattr(compile_fx, "compile_fx_inner", compiled)
-    x = torch.ones(8, requires_grad=True)
-    aotkit.compile(lambda x: x.sin(), backend="inductor", partition=partition, check=False)(x)
-    assert happened[:2] == ["probed", "compiled"]

@@ -12,7 +12,9 @@ author = copyright = "the authors of aotkit"
 release = aotkit.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
-include_patterns = ["docs/**", "notebooks/*.ipynb", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+include_patterns = [
+    "docs/**", "notebooks/*.ipynb", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "aotkit/torch_private/names.md",
+]  # fmt: skip
 exclude_patterns = ["docs/_build", ".venv*", "build", "dist"]
 
 # Docstrings are as a terminal shows them: `x` is code, and a link where it is a public name.

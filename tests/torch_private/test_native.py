@@ -234,8 +234,8 @@ def test_background_yields_to_all_else(is_allowed, elsewhere, compiler, gate, tm
         assert os.getpriority(os.PRIO_PROCESS, pid) == 19
     assert os.getsid(pid) == os.getsid(0)
     assert os.getpgid(pid) != os.getpgid(0)  # which Ctrl-C reaches
-    with pytest.raises(ChildProcessError):  # nothing is left to wait for
-        os.waitpid(-1, os.WNOHANG)
+    with pytest.raises(ChildProcessError):  # it is nothing to wait for
+        os.waitpid(pid, os.WNOHANG)
     until(lambda: is_passed(gate))
     until(lambda: not building.is_begun(elsewhere))
 

@@ -65,7 +65,7 @@ def test_each_way_tells_its_phases(monkeypatch):
     monkeypatch.setitem(WORKLOADS["cpu"], "sine", lambda: (lambda x: x.sin(), inputs))
     phases = {way: first_step("cpu", "sine", way)["phases"] for way in WAYS}
     assert not phases[EAGER]
-    assert phases[TORCH_COMPILE]["Inductor"] > 0
+    assert phases[TORCH_COMPILE]["TorchDynamo"] > 0  # what its caches have may cost nothing more
     assert phases[OURS]["check"] > 0
     assert "check" not in phases[UNCHECKED]
 

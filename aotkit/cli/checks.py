@@ -1,6 +1,7 @@
 """`aotkit check` and `aotkit faults`."""
 
 import argparse
+import os
 
 from aotkit.cli.usage import CHECK_FAILED, Commands, add_command, add_device, progress, require_device, show, shown
 from aotkit.errors import UnknownNameError
@@ -28,6 +29,7 @@ def add(commands: Commands) -> None:
 
 def _check(options: argparse.Namespace) -> int:
     require_device(options.device)
+    _judge_anew()
     import torch
 
     from aotkit.testing.conformance.report import matching, run
@@ -48,7 +50,13 @@ def _check(options: argparse.Namespace) -> int:
     return shown(run(subject, cases, progress=tell_group), options)
 
 
+def _judge_anew() -> None:
+    """What was found before is no verdict on a plug-in, or on the check."""
+    os.environ["AOTKIT_KEEP"] = "0"
+
+
 def _faults(options: argparse.Namespace) -> int:
+    _judge_anew()
     from aotkit.testing.faults import FAULTS, caught
     from aotkit.testing.faults.judge import as_json, as_text
     from aotkit.testing.zoo import CASES

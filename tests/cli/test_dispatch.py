@@ -129,3 +129,10 @@ def test_the_package_loads_its_names_when_they_are_asked_for():
         assert names["compile"] is aotkit.compile
     """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("command", [["faults", "no such fault"], ["check", "no such backend"]])
+def test_plugins_are_judged_anew(command, monkeypatch, capsys):
+    monkeypatch.setenv("AOTKIT_KEEP", "1")
+    assert cli.main(command) == 2
+    assert os.environ["AOTKIT_KEEP"] == "0"

@@ -28,11 +28,11 @@ print(json.dumps({**found, "probes": len(probes)}))
 
 # Probes, precompiled headers, workers, the build of the C++ tier: all are programs.
 NOTHING = """
-import sys
+import sys, torch  # a build for CUDA looks for its libraries with one
 started = []
 events = ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.exec", "os.system")
 sys.addaudithook(lambda event, args: event in events and started.append((event, args)))
-import torch, aotkit
+import aotkit
 x = torch.ones(8, requires_grad=True)
 aotkit.compile(lambda x: x.sin().sin(), backend="nop")(x).sum().backward()
 print(started)

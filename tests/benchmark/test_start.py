@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -68,6 +70,14 @@ def test_each_way_tells_its_phases(monkeypatch):
     assert phases[TORCH_COMPILE]["TorchDynamo"] > 0  # what its caches have may cost nothing more
     assert phases[OURS]["check"] > 0
     assert "check" not in phases[UNCHECKED]
+
+
+def test_importing_aotkit_counts():
+    """The clock begins after this."""
+    program = "import sys, aotkit.benchmark.start.process; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], check=True, text=True, stdout=subprocess.PIPE)
+    imported = set(done.stdout.split())
+    assert {"aotkit.api", "aotkit.compiler", "functorch", "torch._dynamo", "torch._inductor"}.isdisjoint(imported)
 
 
 def test_each_step_is_the_first_of_a_process():

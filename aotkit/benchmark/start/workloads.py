@@ -1,6 +1,6 @@
 """Training losses whose first step is timed. The clock does not run while they are built.
 
-Nothing of aotkit besides this is imported with it, as that time is to be counted.
+Nothing of aotkit that compiles is imported with it, as that time is to be counted.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,18 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from aotkit.benchmark import workloads
+
 # A function or module, and keyword arguments: it returns a tensor, or an object with a `loss`.
 Workload = tuple[Callable[..., Any], Mapping[str, Tensor]]
 
 
 def tutorial() -> Workload:
     """The function of functorch's AOTAutograd tutorial."""
-
-    def function(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-        x = a + b + c + d
-        return x.cos().cos()
-
-    return function, {name: torch.randn(1024, 2048).requires_grad_() for name in "abcd"}
+    return workloads.tutorial, dict(zip("abcd", workloads.tutorial_inputs(), strict=True))
 
 
 def mlp() -> Workload:

@@ -38,6 +38,7 @@ from aotkit.checking import (
 )
 from aotkit.errors import AotkitError, TraceError
 from aotkit.inspection import Graphs
+from aotkit.keep import is_kept
 from aotkit.passes import description, tensor_kind
 from aotkit.random import SeedNeeded, new_seed, random_state
 from aotkit.runtime import (
@@ -180,7 +181,7 @@ class CapturedGraph:
     def _report(self, inputs: Sequence[Any], input_names: Sequence[str], again: bool) -> CheckReport:
         subject, compare = self._recipe.subject, functools.partial(self._compare, inputs, input_names)
         with stage("look for a verdict"):
-            parts = None if again else self._account(inputs)
+            parts = self._account(inputs) if is_kept() and not again else None
         return checked_before(subject, parts, lambda: checker.memory_permitting(subject, compare))
 
     def _account(self, inputs: Sequence[Any]) -> Sequence[str] | None:

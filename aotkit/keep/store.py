@@ -31,6 +31,11 @@ def folder() -> Path | None:
     return None if os.environ.get("AOTKIT_KEEP", "") == "0" else cache_folder() / "kept"
 
 
+def is_kept() -> bool:
+    """Whether anything is kept, and taken, at all."""
+    return folder() is not None
+
+
 def key_of(kind: str, parts: Sequence[str]) -> str:
     """The name of a record for all these texts."""
     return hashlib.sha256(json.dumps([kind, *parts]).encode()).hexdigest()

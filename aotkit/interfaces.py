@@ -7,6 +7,7 @@ and a *backward* graph, which reads them.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -76,6 +77,9 @@ class Backend:
             alone then.
         declines: why it cannot take an operation of a graph, or None if it can. Where it is given, the compilers get
             regions instead of whole graphs: graphs of operations that they take.
+        load: makes a function of what `data()` gave in another process, and of where its files are now. What is
+            compiled then outlives a process: its `data`, a method without arguments, gives what JSON can hold and the
+            contents of files, both by names of its own; or None.
         unavailable: why this machine cannot run the backend, or None if it can.
     """
 
@@ -88,4 +92,5 @@ class Backend:
     writes_inputs: bool = False
     fixed_sizes: bool = False
     declines: Callable[[Node], str | None] | None = None
+    load: Callable[[Mapping[str, Any], Mapping[str, Path]], Boxed] | None = None
     unavailable: Callable[[], str | None] = always_available

@@ -1,13 +1,16 @@
-"""TorchInductor: `torch.compile`'s compiler, under any partitioner."""
+"""TorchInductor: `torch.compile`'s compiler, under any partitioner.
 
-from collections.abc import Callable, Sequence
+It is imported when it compiles: where graphs of an earlier process are taken, it is not needed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 from torch.fx import GraphModule
 
-from aotkit.backends.inductor_graphs.compiling import compile_inner, decompositions, fold_and_fuse
-from aotkit.interfaces import Backend, always_available
+from aotkit.interfaces import Backend, Boxed, always_available
 from aotkit.passes import copy_repeated_gradients, keep_strides
 
 # Elements of the largest tensor. Measured on an H200, GELU into layer normalisation, forward and backward: combined
@@ -25,6 +28,8 @@ def make_backend(
     """
 
     def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor], **kind: bool) -> Callable[..., Any]:
+        from aotkit.backends.inductor_graphs.compiling import compile_inner
+
         if not launches_from_cpp:
             return compile_inner(gm, example_inputs, {}, **kind)
         sizes = [x.shape.numel() for x in example_inputs if isinstance(x, Tensor)]
@@ -36,7 +41,7 @@ def make_backend(
         return compile_graph(gm, example_inputs, is_backward=True)
 
     def compile_inference(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
-        fold_and_fuse(gm, example_inputs)
+        _fold_and_fuse(gm, example_inputs)
         keep_strides(gm)
         return compile_graph(gm, example_inputs, is_inference=True)
 
@@ -44,12 +49,31 @@ def make_backend(
         fw_compiler=compile_graph,
         bw_compiler=compile_backward,
         inference_compiler=compile_inference,
-        decompositions=decompositions,
-        joint_pass=fold_and_fuse,
+        decompositions=_decompositions,
+        joint_pass=_fold_and_fuse,
         reuses_saved=True,
         writes_inputs=True,
+        load=_load,
         unavailable=unavailable,
     )
+
+
+def _fold_and_fuse(gm: GraphModule, inputs: Any) -> None:
+    from aotkit.backends.inductor_graphs.compiling import fold_and_fuse
+
+    fold_and_fuse(gm, inputs)
+
+
+def _decompositions() -> Mapping[Any, Callable[..., Any]]:
+    from aotkit.backends.inductor_graphs.compiling import decompositions
+
+    return decompositions()
+
+
+def _load(data: Mapping[str, Any], files: Mapping[str, Path]) -> Boxed:
+    from aotkit.backends.inductor_graphs.kept import load
+
+    return load(data, files)
 
 
 backend = make_backend()

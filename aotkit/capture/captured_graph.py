@@ -14,9 +14,11 @@ from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts, stat
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from aotkit.capture.recipe import Recipe
 from aotkit.capture.shared_random import SharedRandom
 from aotkit.capture.watching import EagersDropout
-from aotkit.passes import SINCE_2_14, calls_of, copy_graph, strides_of
+from aotkit.keep import is_kept
+from aotkit.passes import SINCE_2_14, calls_of, copy_graph, description, strides_of, tensor_kind
 from aotkit.random import Draws
 from aotkit.text import is_installed
 from aotkit.torch_private.dynamo import end_graph
@@ -76,6 +78,25 @@ def graph_to_trace(gm: GraphModule, *, shared: bool, seeded: bool) -> GraphModul
     graph.output(graph.call_function(run, (seed, *inputs)))
     outer.graph = graph
     return outer
+
+
+def what_is_compiled(gm: GraphModule, inputs: Sequence[Any], recipe: Recipe) -> Sequence[str] | None:
+    """All that decides what a graph that Dynamo captured is compiled to, but for the machine.
+
+    None if that cannot be told so that it is the same in each process that runs the same.
+    """
+    surroundings = recipe.surroundings() if is_kept() else None
+    are_fixed = all(isinstance(x, Tensor) and all(type(n) is int for n in x.shape) for x in inputs)
+    if surroundings is None or not are_fixed or (text := description(gm)) is None or _has_policy(gm):
+        return None
+    lines = [str(node.meta.get("stack_trace")) for node in gm.graph.nodes]  # which explanations show
+    # Whether they are leaves decides about strides of gradients.
+    return [*surroundings, text, *lines, *(f"{tensor_kind(x)} {x.is_leaf} {type(x)}" for x in inputs)]
+
+
+def _has_policy(gm: GraphModule) -> bool:
+    """Whether a function of the user's decides what of it is recomputed."""
+    return any("_checkpoint_context_fn" in m.meta for m in gm.modules() if isinstance(m, GraphModule))
 
 
 def uncompiled_graph(gm: GraphModule) -> GraphModule:

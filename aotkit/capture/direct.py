@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from aotkit.capture.arguments import Arguments, Parameters, fitted_function, flatten
 from aotkit.capture.cache import Entries, Found
 from aotkit.capture.eager_calls import EagerVerdicts
-from aotkit.capture.entry import Entry, Failure, new_entry, unchecked_entry
+from aotkit.capture.entry import Entry, Failure, kept_entry, new_entry, unchecked_entry
 from aotkit.capture.executed import Followed, Unfollowed, executed_by
 from aotkit.capture.guards import ArgumentGuard, Guard, GuardSource
 from aotkit.capture.places import Progress
@@ -149,6 +149,10 @@ class DirectFunction:
 
     def _try_entry(self, signature: Signature) -> Entry | Failure:
         try:
+            if (kept := kept_entry(self._recipe, signature)) is not None:
+                if self._check and not kept.was_checked(self._recipe):
+                    kept.check(self._recipe, signature, outcome_in_eager(signature))
+                return kept
             # Its backward pass, which may run functions too, is not watched while it is traced.
             ran = outcome_in_eager(signature) if self._check or signature.is_watched else None
             return new_entry(self._recipe, signature, ran if self._check else None)

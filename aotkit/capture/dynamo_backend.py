@@ -21,6 +21,7 @@ from aotkit.capture.captured_graph import (
     graph_to_trace,
     strides_of_captured,
     uncompiled_graph,
+    what_is_compiled,
 )
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.refusals import EagerOnly
@@ -45,13 +46,14 @@ from aotkit.runtime import (
     COMPILE_LOCK,
     HIDDEN_OVERLAP,
     Apart,
+    WayIn,
     collecting_later,
     hidden_overlap,
     mutation_pattern,
     warn_of_fallback,
     way_in,
 )
-from aotkit.stages import Pipeline, Product, account
+from aotkit.stages import KeptGraphs, Pipeline, Product, account, keep_graphs, kept_graphs
 from aotkit.timeline import current, stage
 from aotkit.torch_private import native
 from aotkit.torch_private.aotautograd import compile_captured, trace
@@ -115,8 +117,6 @@ class CapturedGraph:
         attributes: tensors that its last inputs always are.
 
     Attributes:
-        graphs: what was compiled.
-        products: what the compilers made of them.
         is_unchecked: whether its next run is to be compared with eager's.
         report: the verdict of that.
         timeline: where the time of the call went that it was compiled in.
@@ -141,13 +141,13 @@ class CapturedGraph:
         self._run: Callable[..., Sequence[Any]] = self._gm
         self._seeded = False
         self._eager: str | None = None  # why it runs uncompiled for good, though nothing failed
+        self._made: Pipeline | KeptGraphs | None = None
+        self._input_names: Sequence[str] = ()
         self._mutated: Sequence[int] = ()
         self._shared: Hashable = None  # how mutated inputs share memory; known from the first run
         self._are_apart = Apart()
         self._seconds = 0.0  # that compiling took: what takes long as a whole does so in parts
         self.ends_because = graph_break_of(gm)
-        self.graphs: Graphs | None = None
-        self.products: Mapping[str, Product] = {}
         self.is_unchecked = False
         self.report: CheckReport | None = None
         self.timeline = current()
@@ -165,10 +165,10 @@ class CapturedGraph:
             native.begin_build()
         if (reason := self._eager or (self._why_other_inputs(inputs) if self._mutated else None)) is not None:
             return self._run_eagerly(reason, inputs)
-        if (self.is_unchecked or again) and self.graphs is not None and self.error is None:
+        if (self.is_unchecked or again) and self._made is not None and self.error is None:
             try:
                 with call.recorded(self._recipe.subject) if call and self.is_unchecked else nullcontext():
-                    self.report = self._report(inputs, self.graphs.input_names, again)
+                    self.report = self._report(inputs, self._input_names, again)
                 checker.raise_if_different(self.report)
                 self.is_unchecked = False
             except AotkitError as e:
@@ -178,6 +178,19 @@ class CapturedGraph:
                 return self._run_eagerly(self._eager, inputs)
         return self._run(*inputs)
 
+    @property
+    def graphs(self) -> Graphs | None:
+        """What was compiled."""
+        if self._made is None or (graphs := self._made.graphs) is None:
+            return None
+        graphs.input_names = self._input_names
+        return graphs
+
+    @property
+    def products(self) -> Mapping[str, Product]:
+        """What the compilers made of them."""
+        return {} if self._made is None else self._made.products
+
     def _report(self, inputs: Sequence[Any], input_names: Sequence[str], again: bool) -> CheckReport:
         subject, compare = self._recipe.subject, functools.partial(self._compare, inputs, input_names)
         with stage("look for a verdict"):
@@ -186,7 +199,8 @@ class CapturedGraph:
 
     def _account(self, inputs: Sequence[Any]) -> Sequence[str] | None:
         """All that decides what the captured graph, and the compiled ones, compute of these inputs but their values."""
-        texts = account(self.products)
+        assert self._made is not None
+        texts = self._made.texts if isinstance(self._made, KeptGraphs) else account(self._made.products)
         captured = description(self._gm)
         if texts is None or captured is None:
             return None
@@ -224,17 +238,27 @@ class CapturedGraph:
         start = time.monotonic()
         strides = {i: example_inputs[i].stride() for i in assigned_data(gm)}
         self._assigned = {i: s if all(type(n) is int for n in s) else None for i, s in strides.items()}
+        parts = None if self._assigned else what_is_compiled(gm, example_inputs, self._recipe)
+        kept = kept_graphs(parts, self._recipe.backend, self._recipe.name, guarded=False)
+        if kept is not None:
+            self._made, self._seeded = kept, kept.more["seeded"]
+            self._run = self._calling(kept.way_in)
+        else:
+            self._compile_anew(gm, example_inputs, parts)
+        self._input_names = (*captured_names(gm), "seed")[: len(example_inputs) + self._seeded]
+        self._seconds = time.monotonic() - start
+
+    def _compile_anew(self, gm: GraphModule, example_inputs: Sequence[Any], parts: Sequence[str] | None) -> None:
         try:
             pipeline, compiled = self._compiled(gm, example_inputs)
         except SeedNeeded:
             self._seeded = True
             pipeline, compiled = self._compiled(gm, example_inputs)
-        assert pipeline.graphs is not None
-        self.graphs, self.products = pipeline.graphs, pipeline.products
-        self.graphs.input_names = (*captured_names(gm), "seed")[: len(example_inputs) + self._seeded]
-        self._run = self._way_in(pipeline, compiled, len(example_inputs) + self._seeded)
+        self._made = pipeline
+        way = self._way_in(pipeline, compiled, len(example_inputs) + self._seeded)
+        self._run = self._calling(way)
         self._mutated = compiled.mutated
-        self._seconds = time.monotonic() - start
+        keep_graphs(parts, pipeline, way.plain, {"seeded": self._seeded})
 
     def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Pipeline, Compiled]:
         pipeline = self._recipe.pipeline()
@@ -262,10 +286,11 @@ class CapturedGraph:
                 f"{e}. Keep it out by torch.compiler.disable, or use on_error='eager' to run it uncompiled."
             ) from e
 
-    def _way_in(self, pipeline: Pipeline, compiled: Compiled, count: int) -> Callable[..., Sequence[Any]]:
+    def _way_in(self, pipeline: Pipeline, compiled: Compiled, count: int) -> WayIn:
         with stage("make the way in"):
-            way = way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, count, self._recipe.name)
+            return way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, count, self._recipe.name)
 
+    def _calling(self, way: WayIn) -> Callable[..., Sequence[Any]]:
         def run(*inputs: Any) -> Sequence[Any]:
             return way.call([*inputs, *self._seed()])
 

@@ -3,83 +3,98 @@
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from aotkit.capture.outputs import Outputs
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.refusals import EagerOnly
 from aotkit.capture.signature import Signature, outcome_in_eager
-from aotkit.capture.watching import TensorReads, no_other_randomness
-from aotkit.checking import Baseline, Budget, CheckReport, Outcome, at_once, checker, resized, unmoved
+from aotkit.capture.tracing import traced
+from aotkit.capture.watching import TensorReads
+from aotkit.checking import (
+    Baseline,
+    Budget,
+    CheckReport,
+    Outcome,
+    at_once,
+    checked_before,
+    checker,
+    kept_verdict,
+    resized,
+    unmoved,
+)
 from aotkit.errors import AotkitError, MismatchError, TraceError
 from aotkit.inspection import Graphs
-from aotkit.passes import generators_of, has_torch_operators, recording_source, strides_of, user_line
+from aotkit.keep import is_kept
+from aotkit.passes import generators_of, has_torch_operators
 from aotkit.random import SeedNeeded, new_seed, random_state
 from aotkit.registry import get_backend, get_partitioner
 from aotkit.runtime import (
     HIDDEN_OVERLAP,
     Apart,
-    collecting_later,
     hidden_overlap,
     memory_pattern,
     refuse_leaf_mutation,
     way_in,
     with_seed,
 )
-from aotkit.stages import Product
+from aotkit.stages import KeptGraphs, Product, account, keep_graphs, kept_graphs
 from aotkit.timeline import current, stage
-from aotkit.torch_private.aotautograd import trace
-from aotkit.torch_private.aotautograd_metadata import Compiled, why_eager_outputs
-from aotkit.torch_private.fake_tensors import is_data_dependent, is_foreign_tensor
+from aotkit.torch_private.aotautograd_metadata import why_eager_outputs
 from aotkit.torch_private.tensors import tensor_guard
 
 
 class Entry:
     """A compiled function for one signature.
 
+    Args:
+        ran_in_eager: whether the function is known not to raise.
+        kept: what an earlier process compiled for it; None: it is compiled now.
+
     Attributes:
-        graphs: what was compiled.
         report: the verdict of the check, if there was one.
         accepts: whether it is valid for these flat inputs; everything else has been compared.
         timeline: where the time of the call went that it was compiled in, if that is known.
         way_in: how a call comes to the graphs.
         run_graphs: takes the flat inputs, in a list that it may empty; returns what the graphs compute.
         rebuild: makes the result of the function of that.
-        products: what the compilers made of them.
-        seconds: how long that took.
+        seconds: how long it took to have them.
     """
 
-    def __init__(self, recipe: Recipe, signature: Signature, *, ran_in_eager: bool) -> None:
+    def __init__(
+        self, recipe: Recipe, signature: Signature, *, ran_in_eager: bool = False, kept: KeptGraphs | None = None
+    ) -> None:
         start = time.monotonic()
+        self.report: CheckReport | None = None
+        self.timeline = current()
+        self._parts = what_is_compiled(recipe, signature)
+        if kept is None:
+            self._compile(recipe, signature, ran_in_eager)
+        else:
+            self._take(kept, signature)
+        self._names = (*signature.names, "seed")[: len(signature.tensors) + self._seeded]
+        self.seconds = time.monotonic() - start
+
+    def _take(self, kept: KeptGraphs, signature: Signature) -> None:
+        """What an earlier process compiled: of the plain case, without open sizes and mutations."""
+        self._made, self._seeded, self._layouts = kept, kept.more["seeded"], ()
+        signature.seeded = self._seeded
+        is_open = [False] * len(signature.tensors)
+        self.accepts = _validity(signature.tensors, is_open, (), None, kept.more["offsets"], ())
+        self.way_in = kept.way_in
+        self.run_graphs = with_seed(kept.way_in.call) if self._seeded else kept.way_in.call
+        self.rebuild = Outputs.of(kept.more["outputs"]).rebuilder()
+
+    def _compile(self, recipe: Recipe, signature: Signature, ran_in_eager: bool) -> None:
         outputs = Outputs()
         pipeline = recipe.pipeline()
         reads = TensorReads()
-        owner = getattr(recipe.fn, "__self__", None)
-        module = owner if isinstance(owner, nn.Module) else None
-
-        def flat(*tensors: Any) -> list[Any]:
-            tensors, seeds = tensors[: len(signature.tensors)], tensors[len(signature.tensors) :]
-            with recording_source(module), reads, no_other_randomness(recipe.name), signature.randomness(*seeds):
-                reads.inputs = {id(t) for t in tensors}
-                returned = signature.run("traced", tensors)
-            computed = outputs.flatten(returned, tensors)
-            # The first time, nothing is decomposed yet.
-            pipeline.strides = pipeline.strides or strides_of(computed)
-            return computed
-
-        as_before = torch.set_grad_enabled(torch.is_grad_enabled())  # the function may leave another mode
-        with _explained(recipe, signature, ran_in_eager), random_state(), as_before:
-            inputs = [*signature.tensors, *([new_seed()] if signature.seeded else ())]
-            static = [*signature.static, True][: len(inputs)]
-            pipeline.lasting = [*(isinstance(t, nn.Parameter) for t in signature.tensors), True]
-            pipeline.guarded = True  # by `accepts`
-            with stage("trace, cut and compile"), collecting_later():
-                compiled = trace(flat, inputs, static, dynamic=recipe.dynamic, **pipeline.keywords())
+        inputs = [*signature.tensors, *([new_seed()] if signature.seeded else ())]
+        compiled = traced(recipe, signature, inputs, pipeline, outputs, reads, ran_in_eager)
         if (reason := why_eager_outputs(compiled.metadata)) is not None:
             raise EagerOnly(reason)
         if compiled.mutated and hidden_overlap(signature.tensors):
@@ -87,17 +102,15 @@ class Entry:
         if ran_in_eager:
             _refuse_leaf_mutation(recipe, [signature.tensors[i] for i in compiled.leaf_mutated])
         assert pipeline.graphs is not None  # AOTAutograd always compiles a forward graph
-        self.graphs, self.products = pipeline.graphs, pipeline.products
-        if foreign := generators_of(self.graphs.forward, signature.generators):
+        self._made = pipeline
+        if foreign := generators_of(pipeline.graphs.forward, signature.generators):
             raise TraceError(
                 f"{recipe.name!r} draws from {len(foreign)} random generators that it makes itself; a graph would go "
                 "on with the same one. Make them outside, or draw from torch's own."
             )
-        self.graphs.input_names = (*signature.names, "seed")[: len(inputs)]
-        self.report: CheckReport | None = None
-        self.timeline = current()
         is_open = [recipe.dynamic and not static for static in signature.static]
-        self.accepts = _validity(signature.tensors, is_open, compiled, reads.offsets, inputs[len(is_open) :])
+        seed, mutated = inputs[len(is_open) :], compiled.mutated
+        self.accepts = _validity(signature.tensors, is_open, mutated, compiled.guard, reads.offsets, seed)
         self._layouts = compiled.layouts
         with stage("make the way in"):
             self.way_in = way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, len(inputs), recipe.name)
@@ -105,7 +118,35 @@ class Entry:
         call = _refusing(self.way_in.call, compiled.leaf_mutated) if compiled.leaf_mutated else self.way_in.call
         self.run_graphs = with_seed(call) if signature.seeded else call
         self.rebuild = outputs.rebuilder()
-        self.seconds = time.monotonic() - start
+        if (structure := outputs.as_data()) is not None:
+            more = {"seeded": self._seeded, "offsets": reads.offsets, "outputs": structure}
+            keep_graphs(self._parts, pipeline, self.way_in.plain, more)
+
+    @property
+    def graphs(self) -> Graphs:
+        """What was compiled."""
+        graphs = self._made.graphs
+        assert graphs is not None
+        graphs.input_names = self._names
+        return graphs
+
+    @property
+    def products(self) -> Mapping[str, Product]:
+        """What the compilers made of it."""
+        return self._made.products
+
+    def _texts(self) -> Sequence[str] | None:
+        """All that decides what the function and the compiled graphs compute, but for values and the machine."""
+        if self._parts is None:
+            return None
+        texts = self._made.texts if isinstance(self._made, KeptGraphs) else account(self._made.products)
+        return None if texts is None else [*self._parts, *texts]
+
+    def was_checked(self, recipe: Recipe) -> bool:
+        """Whether an earlier process has compared the same with eager; then its verdict is the report."""
+        if (texts := self._texts()) is not None:
+            self.report = kept_verdict(recipe.subject, texts)
+        return self.report is not None
 
     def run(self, tensors: list[Tensor]) -> Any:
         """The result of the function; its tensors carry the compiled backward graph. May empty the list."""
@@ -122,7 +163,9 @@ class Entry:
         Raises:
             MismatchError: they differ.
         """
-        self.report = checker.memory_permitting(recipe.subject, lambda: self.compare(recipe, signature, want))
+        compare = functools.partial(self.compare, recipe, signature, want)
+        permitting = functools.partial(checker.memory_permitting, recipe.subject, compare)
+        self.report = checked_before(recipe.subject, self._texts(), permitting)
         if not self.report.passed and not recipe.dynamic:  # else it is compiled again, with fixed sizes, to compare
             from aotkit import culprit
 
@@ -158,6 +201,20 @@ class Entry:
             # Operators of the user's own, and what processes do together, need not work in two threads at a time.
             threads=all(has_torch_operators(gm) for gm in (self.graphs.forward, self.graphs.backward) if gm),
         )
+
+
+def kept_entry(recipe: Recipe, signature: Signature) -> Entry | None:
+    """One whose graphs an earlier process compiled, if there are such."""
+    kept = kept_graphs(what_is_compiled(recipe, signature), recipe.backend, recipe.name, guarded=True)
+    return None if kept is None else Entry(recipe, signature, kept=kept)
+
+
+def what_is_compiled(recipe: Recipe, signature: Signature) -> Sequence[str] | None:
+    """All that decides what a function is compiled to, but for the machine; None if that cannot be told."""
+    if not is_kept():
+        return None
+    surroundings, text = recipe.surroundings(), signature.text()
+    return None if surroundings is None or text is None else [*surroundings, *text]
 
 
 def _refusing(call: Callable[[list[Tensor]], Sequence[Any]], mutated: Sequence[int]) -> Callable[..., Sequence[Any]]:
@@ -233,24 +290,25 @@ def _is_traced_well(recipe: Recipe, signature: Signature) -> bool:
 def _validity(
     tensors: Sequence[Tensor],
     is_open: Sequence[bool],
-    compiled: Compiled,
+    mutated: Sequence[int],
+    guard: Callable[[Sequence[Tensor]], bool] | None,
     offsets: bool,
     seed: Sequence[Tensor],
 ) -> Callable[..., bool]:
     """A function that tells whether a compilation for `tensors` is valid for its arguments.
 
     Args:
-        is_open: for each tensor whether its sizes and strides may be others, within `compiled.guard`.
+        is_open: for each tensor whether its sizes and strides may be others, within `guard`.
+        mutated: those that it mutates.
         offsets: whether it matters where in its storage each begins.
         seed: what else was traced.
     """
     check = tensor_guard(tensors, is_open)
-    guard = compiled.guard
     shared = memory_pattern(tensors, offsets)
-    if not shared and not compiled.mutated:
+    if not shared and not mutated:
         return check if guard is None else lambda *others: check(*others) and guard((*others, *seed))
     are_apart = Apart()
-    mutates = bool(compiled.mutated)
+    mutates = bool(mutated)
 
     def share_alike(*others: Tensor) -> bool:
         if not shared and not offsets and are_apart(others):
@@ -258,31 +316,3 @@ def _validity(
         return memory_pattern(others, offsets) == shared and not (mutates and hidden_overlap(others))
 
     return lambda *others: check(*others) and share_alike(*others) and (guard is None or guard((*others, *seed)))
-
-
-@contextmanager
-def _explained(recipe: Recipe, signature: Signature, ran_in_eager: bool) -> Iterator[None]:
-    """Turn the ways in which tracing fails into errors that say what to do; the function's own errors stay."""
-    try:
-        yield
-    except (AotkitError, EagerOnly):
-        raise
-    except Exception as e:
-        if not ran_in_eager:
-            outcome_in_eager(signature)  # if this raises, tracing is not to blame
-        where = user_line(e.__traceback__)
-        at = f" at {where}" if where else ""
-        if is_data_dependent(e):
-            raise TraceError(
-                f"{recipe.name!r} needs the value of a tensor{at}: its control flow or its shapes depend on data, "
-                "which one graph cannot hold. Use capture='dynamo', which splits the function there."
-            ) from e
-        if is_foreign_tensor(e):
-            raise TraceError(
-                f"{recipe.name!r} uses a tensor{at} that is neither an argument nor found in its closure, globals or "
-                "attributes. Pass it as an argument."
-            ) from e
-        raise TraceError(
-            f"{recipe.name!r} runs in eager, but cannot be traced{at}: {type(e).__name__}: {e}. Use capture='dynamo', "
-            "or on_error='eager' to run it uncompiled."
-        ) from e

@@ -1,7 +1,7 @@
 """The result of a function: what its graph computes of it, and what is put around that."""
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from aotkit.errors import TraceError
 from aotkit.torch_private.dispatch import pytree, pytree_children
 from aotkit.torch_private.fake_tensors import is_traced
 
+_IN_JSON = (type(None), bool, int, float, str)
 _COMPUTED = object()  # stands for a leaf that the graph computes
 
 
@@ -55,6 +56,24 @@ class Outputs:
                     "tensors in tuples, lists, dicts or named tuples, or register the class with torch.utils._pytree."
                 )
         return computed
+
+    def as_data(self) -> dict[str, Any] | None:
+        """For `Outputs.of` in another process; None if they hold what JSON cannot."""
+        if not all(leaf is _COMPUTED or type(leaf) in _IN_JSON for leaf in self._leaves):
+            return None
+        try:
+            structure = pytree.treespec_dumps(self._spec)
+        except (TypeError, NotImplementedError):  # a container without a name that other processes know
+            return None
+        return {"structure": structure, "leaves": [[] if leaf is _COMPUTED else [leaf] for leaf in self._leaves]}
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> "Outputs":
+        """The same."""
+        outputs = cls()
+        outputs._leaves = [leaf[0] if leaf else _COMPUTED for leaf in data["leaves"]]
+        outputs._spec = pytree.treespec_loads(data["structure"])
+        return outputs
 
     def rebuilder(self) -> Callable[[Sequence[Any]], Any]:
         """A function from what the graph computes to the function's result."""

@@ -17,7 +17,9 @@ from aotkit.capture.storages import Storages
 from aotkit.capture.walk import Walk
 from aotkit.checking import Plan, run_on_copies
 from aotkit.errors import AotkitError, TraceError, is_out_of_memory
+from aotkit.passes import holds_address, tensor_kind
 from aotkit.random import SeedNeeded, new_seed
+from aotkit.runtime import memory_pattern
 from aotkit.timeline import stage
 from aotkit.torch_private.dispatch import pytree
 
@@ -46,6 +48,18 @@ class Signature:
         self.seeded = False
         self.is_watched = bool(walk.unfollowed)
         self.static = [False] * len(arguments.tensors) + [True] * len(captured)
+
+    def text(self) -> list[str] | None:
+        """All that decides what the function computes, but for values, the machine and its recipe.
+
+        None if that cannot be told so that it is the same in each process that runs the same.
+        """
+        if (reached := self._walk.reached.text()) is None or self.generators or self.is_watched:
+            return None
+        # Whether they are leaves decides about strides of gradients.
+        kinds = (f"{tensor_kind(t)} {t.is_leaf} {t._is_view()}" for t in self.tensors)
+        texts = [reached, repr(self._arguments.key), repr(memory_pattern(self.tensors)), *self.names, *kinds]
+        return None if any(map(holds_address, texts)) else texts
 
     def run(self, doing: str, tensors: Sequence[Any]) -> Any:
         """Run the function with `tensors` in the places of `self.tensors`."""

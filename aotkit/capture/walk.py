@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from aotkit.capture import code_names, objects
 from aotkit.capture.guards import HOOKS, MODULE_STATE, Guard, GuardSource
 from aotkit.capture.places import MISSING, Attribute, ContextVariable, Item, Place, Slot
+from aotkit.capture.reached import Reached
 from aotkit.capture.refusals import EagerOnly
 from aotkit.errors import TraceError
 from aotkit.text import is_installed
@@ -49,6 +50,7 @@ class Walk:
         caches: functions with `functools.cache`.
         generators: random generators.
         unfollowed: the code of functions that were not looked into.
+        reached: what it has met, as text.
     """
 
     def __init__(
@@ -63,9 +65,11 @@ class Walk:
         self.unfollowed: set[types.CodeType] = set()
         self._followed = followed
         self._variables: dict[int, str] = {}
+        self._numbers: dict[int, str] = {}
         self._methods: set[tuple[type, str, str]] = set()
         self._alive: list[Any] = []  # ids are unique only among living objects
         self._source, self._fitted, self._plain = source, fitted, plain
+        self.reached = Reached()
         self._plain_functions = 0
 
     def compile(self, arguments: Mapping[str, Tensor]) -> Guard:
@@ -91,22 +95,27 @@ class Walk:
             self.slots.append(Slot(name, place, value))
         if objects.is_constant(value):
             self._source.require_constant(path, value)
+            self.reached.constant(name, value)
             return
         if (variable := self._variables.get(id(value))) is not None:
             self._source.require(f"{path} is {variable}")
+            self.reached.again(name, self._numbers[id(value)])
             if value is self._fitted:  # what reaches it once more may call it with its defaults
                 self._fitted = None
                 self._defaults(value, variable, name)
             return
         variable = self._variables[id(value)] = self._source.assign(path)
+        number = self._numbers[id(value)] = f"#{len(self._numbers)}"
         if len(self._variables) > MOST_OBJECTS:
             raise TraceError(
                 f"the function reaches more than {MOST_OBJECTS} objects through its closure, globals and attributes; "
                 "pass what it needs as arguments, or use capture='dynamo'."
             )
         self._alive.append(value)
+        kind = objects.kind_of(value)
+        self.reached.met(name, number, value, kind)
         try:
-            getattr(self, f"_{objects.kind_of(value)}")(value, variable, name)
+            getattr(self, f"_{kind}")(value, variable, name)
         except RecursionError:
             raise EagerOnly(f"{name!r} is nested too deeply to look into") from None
 

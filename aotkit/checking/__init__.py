@@ -9,7 +9,7 @@ from aotkit.checking.checker import raise_if_different
 from aotkit.checking.comparison import CheckReport
 from aotkit.checking.copies import copy_inputs
 from aotkit.checking.in_pieces import checksum, pieces
-from aotkit.checking.kept import checked_before
+from aotkit.checking.kept import checked_before, kept_verdict
 from aotkit.checking.other_values import resized
 from aotkit.checking.rounding import TOLERANCE
 from aotkit.checking.runs import Baseline, Outcome, Plan, Run, at_once, cotangent, run_on_copies, unmoved
@@ -28,6 +28,7 @@ __all__ = [
     "checksum",
     "copy_inputs",
     "cotangent",
+    "kept_verdict",
     "pieces",
     "raise_if_different",
     "resized",

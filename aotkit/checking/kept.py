@@ -18,12 +18,18 @@ def checked_before(subject: str, parts: Sequence[str] | None, check: Callable[[]
     """
     if parts is None:
         return check()
-    parts = (*machine(), *parts)
-    if (found := kept(KIND, parts)) is not None:
-        told = [Comparison(**values) for values in found["comparisons"]]
-        return CheckReport(subject, told, found["repeated"], found["resized"], kept=True)
+    if (report := kept_verdict(subject, parts)) is not None:
+        return report
     report = check()
     if report.passed and report.repeated and not report.undecided:
         comparisons = [asdict(comparison) for comparison in report.comparisons]
-        keep(KIND, parts, {"comparisons": comparisons, "repeated": True, "resized": report.resized})
+        keep(KIND, (*machine(), *parts), {"comparisons": comparisons, "repeated": True, "resized": report.resized})
     return report
+
+
+def kept_verdict(subject: str, parts: Sequence[str]) -> CheckReport | None:
+    """The verdict that was kept for all these texts."""
+    if (found := kept(KIND, (*machine(), *parts))) is None:
+        return None
+    told = [Comparison(**values) for values in found["comparisons"]]
+    return CheckReport(subject, told, found["repeated"], found["resized"], kept=True)

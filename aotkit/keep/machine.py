@@ -11,7 +11,9 @@ from pathlib import Path
 import torch
 
 # Variables of the environment that decide which kernels libraries run, or which libraries those are.
-DECIDING = ("CUBLAS", "CUDNN", "DNNL", "LD_", "MKL", "NVIDIA", "ONEDNN", "PYTORCH", "TORCH_")
+DECIDING = (
+    "CUBLAS", "CUDNN", "DNNL", "GOMP", "KMP", "LD_", "MKL", "NVIDIA", "OMP", "ONEDNN", "PYTORCH", "TORCH", "TRITON",
+)  # fmt: skip
 # Other lines of /proc/cpuinfo, such as the clock rate, change all the time.
 _CPU = re.compile(r"(?im)^(vendor|cpu family|model|stepping|flags|features|cpu implementer|cpu part|cpu variant).*$")
 
@@ -19,7 +21,8 @@ _CPU = re.compile(r"(?im)^(vendor|cpu family|model|stepping|flags|features|cpu i
 def machine() -> tuple[str, ...]:
     """One text for each thing that results depend on; another one wherever anything of it is another."""
     environment = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(DECIDING))
-    return (*_installed(), *_devices(torch.cuda.is_available()), *environment)
+    threads = f"{torch.get_num_threads()} threads"  # which are in the code that Inductor writes for CPUs
+    return (*_installed(), *_devices(torch.cuda.is_available()), threads, *environment)
 
 
 @functools.cache

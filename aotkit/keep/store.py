@@ -1,13 +1,15 @@
 """Records of data, each in a file of its own: JSON, signed with a secret of this user's.
 
-A file that is damaged, or that somebody else wrote, is not taken. Nothing is ever unpickled or executed. Several
-processes may write at a time: a file appears complete, or not at all.
+A file that is damaged, or that somebody else wrote, is not taken. Nothing is ever unpickled. Several processes may
+write at a time: a file appears complete, or not at all. What is large, or no JSON, lies beside the records, under the
+hash of its content, which records name: their signature covers it, too.
 """
 
 import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 import tempfile
 import time
@@ -19,8 +21,9 @@ from typing import Any
 
 from aotkit.torch_private.native import cache_folder
 
-MOST_BYTES = 16 * 2**20
+MOST_BYTES = 256 * 2**20
 SECRET, SUFFIX, UNFINISHED = "secret", ".json", "unfinished-"
+KINDS = (SUFFIX, ".so", ".z")  # records, libraries, compressed texts
 OLD_SECONDS = 3600  # what is unfinished for longer, a process that was killed has left
 SECRET_BYTES = 32
 _OTHERS_MAY_WRITE = 0o022
@@ -64,8 +67,12 @@ def kept(kind: str, parts: Sequence[str]) -> Any | None:
     return json.loads(text)
 
 
-def keep(kind: str, parts: Sequence[str], data: Mapping[str, Any]) -> None:
-    """Keep data for these texts; where that cannot be, the next process finds nothing."""
+def keep(kind: str, parts: Sequence[str], data: Mapping[str, Any], files: Mapping[str, bytes] | None = None) -> None:
+    """Keep data for these texts; where that cannot be, the next process finds nothing.
+
+    Args:
+        files: what the data name, by these names: from `name_of`.
+    """
     key = key_of(kind, parts)
     if (path := _path(key)) is None:
         return
@@ -73,9 +80,33 @@ def keep(kind: str, parts: Sequence[str], data: Mapping[str, Any]) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (secret := _secret(path.parent)) is None:
             return
+        for name, content in (files or {}).items():
+            if kept_file(name) is None:
+                _write(path.parent / name, content)
         text = json.dumps(data).encode()
         _write(path, _signature(secret, key, text) + b"\n" + text)
         _prune(path.parent)
+
+
+def name_of(content: bytes, kind: str) -> str:
+    """What a file is called that has this content: of `.so`, a library, or `.z`, a compressed text."""
+    return hashlib.sha256(content).hexdigest() + kind
+
+
+def kept_file(name: str) -> Path | None:
+    """Where a file of this name is; None where none is, or one with another content."""
+    where = folder()
+    digest, kind = os.path.splitext(name)
+    if where is None or not re.fullmatch("[0-9a-f]{64}", digest) or kind not in KINDS[1:]:
+        return None
+    path = where / name
+    try:
+        with path.open("rb") as file:
+            is_right = hashlib.file_digest(file, "sha256").hexdigest() == digest and _secret(where) is not None
+        os.utime(path)
+    except OSError:
+        return None
+    return path if is_right else None
 
 
 def _path(key: str) -> Path | None:
@@ -121,13 +152,13 @@ def _write(path: Path, content: bytes, replace: bool = True) -> None:
 
 
 def _prune(where: Path) -> None:
-    """Delete the records that nobody has asked for the longest, where there is too much."""
+    """Delete what nobody has asked for the longest, where there is too much."""
     found = []
     with suppress(OSError):  # another process deletes, too
         for path in where.glob(f"{UNFINISHED}*"):
             if path.stat().st_mtime < time.time() - OLD_SECONDS:
                 path.unlink()
-    for path in where.glob(f"*{SUFFIX}"):
+    for path in (path for kind in KINDS for path in where.glob(f"*{kind}")):
         with suppress(OSError):
             status = path.stat()
             found.append((status.st_mtime, status.st_size, path))

@@ -1,7 +1,7 @@
 """What is asked of graphs, and what aotkit changes in them, whichever compiler they go to."""
 
 from aotkit.passes.changing_inputs import COPY, copy_changing_inputs, drop_unsaved_copies
-from aotkit.passes.description import description, tensor_kind
+from aotkit.passes.description import description, holds_address, tensor_kind
 from aotkit.passes.gradients import copy_repeated_gradients, gradient_uses, separate_gradients
 from aotkit.passes.graphs import (
     copied,
@@ -70,6 +70,7 @@ __all__ = [
     "gradient_uses",
     "has_torch_operators",
     "hidden_copies",
+    "holds_address",
     "is_in_kernels",
     "is_operation",
     "is_pointwise",

@@ -35,7 +35,12 @@ def description(gm: GraphModule) -> str | None:
     if None in lines:
         return None
     text = "\n".join(map(str, lines))
-    return None if _ADDRESS.search(text) else text
+    return None if holds_address(text) else text
+
+
+def holds_address(text: str) -> bool:
+    """Whether a text names an object by its place in memory, as the default `repr` does."""
+    return _ADDRESS.search(text) is not None
 
 
 def _lines(gm: GraphModule, indent: str) -> Iterator[str | None]:

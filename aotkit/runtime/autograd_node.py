@@ -1,16 +1,17 @@
 """One autograd node straight around compiled graphs: in C++ where that is built, else in Python."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.fx import GraphModule
 
 from aotkit.errors import UnsupportedError
 from aotkit.interfaces import Boxed
 from aotkit.runtime.backward import SECOND_DERIVATIVE
+from aotkit.runtime.trampolines import outside_dynamo
 from aotkit.torch_private import native
 from aotkit.torch_private.switches import DisableAutocast, is_autocast_on, is_deterministic
 from aotkit.torch_private.tensors import is_view, tensor_guard
@@ -44,9 +45,8 @@ def _differentiable_in_python(
             ctx.set_materialize_grads(False)
             return tuple(results[:outputs])
 
-        # Where a function that Dynamo captures runs the backward pass, Dynamo would look into this.
         @staticmethod
-        @torch.compiler.disable  # type: ignore[untyped-decorator]
+        @outside_dynamo
         def backward(ctx: Any, *incoming: Tensor | None) -> Any:
             values = list(ctx.saved_tensors)
             ctx.maybe_clear_saved_tensors()  # unless the graph is retained; the compiled graph frees the values itself
@@ -72,6 +72,32 @@ def _differentiable_in_python(
     return enabling
 
 
+class Layout(NamedTuple):
+    """What a backward graph expects of a tangent."""
+
+    shape: Sequence[int]
+    stride: Sequence[int]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What a backward graph takes and gives.
+
+    Attributes:
+        tangents: for each tangent, the output that it belongs to.
+        layouts: of the tangents.
+        given: for each input of the function, whether it has a gradient.
+        uses: from `unused_gradients`.
+    """
+
+    tangents: Sequence[int]
+    layouts: Sequence[Layout]
+    given: Sequence[bool]
+    uses: Sequence[frozenset[int]] | None
+
+
 class BackwardCalls:
     """Calls of a backward graph.
 
@@ -82,17 +108,14 @@ class BackwardCalls:
         accepts: whether tangents are as those of the last call were. Then C++ calls `run` itself, if no switch is on.
     """
 
-    def __init__(
-        self, run: Boxed, gm: GraphModule, tangents: Sequence[int], uses: Sequence[frozenset[int]] | None, name: str
-    ) -> None:
-        self.tangents = tangents
-        (output,) = gm.graph.find_nodes(op="output")
-        self._count = len(output.args[0])
-        self.differentiated = [i for i, gradient in enumerate(output.args[0]) if gradient is not None]
+    def __init__(self, run: Boxed, gradients: Gradients, name: str) -> None:
+        self.tangents = gradients.tangents
+        self._count = len(gradients.given)
+        self.differentiated = [i for i, is_given in enumerate(gradients.given) if is_given]
         self.run = run
-        self._uses = uses
+        self._uses = gradients.uses
         self._name = name
-        self._expected = [n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")[-len(tangents) :]]
+        self._expected = gradients.layouts
         self.accepts: Callable[..., bool] = lambda *_: False
         self._deterministic = is_deterministic()
 
@@ -126,11 +149,11 @@ class BackwardCalls:
             "backward graph was compiled without. Turn it on before the forward."
         )
 
-    def _coerced(self, tangent: Any, expected: Tensor) -> Any:
+    def _coerced(self, tangent: Any, expected: Layout) -> Any:
         """A tangent with the strides that the graph was traced with."""
-        size, stride = expected.shape, expected.stride()
+        size, stride, dtype, device = expected
         if tangent is None:
-            return torch.empty_strided(size, stride, dtype=expected.dtype, device=expected.device).zero_()
+            return torch.empty_strided(size, stride, dtype=dtype, device=device).zero_()
         if type(tangent) not in (Tensor, torch.nn.Parameter):
             # What waits for another process has a plain tensor to give: `AsyncCollectiveTensor`.
             coerce = getattr(tangent, "__coerce_same_metadata_as_tangent__", None)
@@ -145,7 +168,7 @@ class BackwardCalls:
             tangent = tangent.to_dense()
         elif tangent.stride() == stride and not (tangent.is_conj() or tangent.is_neg() or tangent._is_zerotensor()):
             return tangent
-        return torch.empty_strided(size, stride, dtype=expected.dtype, device=expected.device).copy_(tangent)
+        return torch.empty_strided(size, stride, dtype=dtype, device=device).copy_(tangent)
 
     def _without_unused(self, gradients: Sequence[Any], incoming: Sequence[Any]) -> Sequence[Any]:
         """None for an input if no output that depends on it took part in the backward pass, as in eager."""

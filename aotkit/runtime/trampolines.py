@@ -1,6 +1,7 @@
 """Callables between a caller and what it wants called: in C++ where that is built, which saves a frame of Python."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -61,12 +62,20 @@ def with_seed(run: Boxed) -> Boxed:
     return call
 
 
-def outside_dynamo(run: Boxed) -> Boxed:
-    """The same, whose Python Dynamo does not look at where a function that it captures calls it: in a backward pass."""
+def outside_dynamo(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, whose Python Dynamo does not look at where a function that it captures calls it: in a backward pass.
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def call(args: list[Any]) -> Sequence[Any]:
-        return run(args)
+    Dynamo is not imported for that: a second.
+    """
+    disabled: Callable[..., Any] | None = None
 
-    call._boxed_call = True
-    return call  # type: ignore[no-any-return]
+    def call(*args: Any) -> Any:
+        nonlocal disabled
+        if disabled is None:
+            if "torch._dynamo" not in sys.modules:
+                return run(*args)
+            disabled = torch.compiler.disable(run)
+        return disabled(*args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call

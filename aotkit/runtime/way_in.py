@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit.interfaces import Boxed
-from aotkit.runtime.autograd_node import BackwardCalls, differentiable
+from aotkit.runtime.autograd_node import BackwardCalls, Gradients, Layout, differentiable
 from aotkit.runtime.backward import run_watched, unused_gradients
 from aotkit.torch_private import native
 from aotkit.torch_private.aotautograd_metadata import Compiled, why_not_lean
@@ -41,6 +41,21 @@ class CompiledGraphs:
         return [gm for gm in (self.forward_graph, self.backward_graph) if gm is not None]
 
 
+@dataclass(frozen=True)
+class Plain:
+    """All that a call of the plain case has to know of compiled graphs, but for these.
+
+    Attributes:
+        outputs: their number.
+        views: those that are views, of memory that nothing else sees.
+        gradients: None without a backward graph.
+    """
+
+    outputs: int
+    views: Sequence[int]
+    gradients: Gradients | None
+
+
 class WayIn(NamedTuple):
     """How calls come to compiled graphs.
 
@@ -48,11 +63,13 @@ class WayIn(NamedTuple):
         call: from a list of the inputs, which it may empty, to the outputs; under the switches that are in force now.
         detour: why it takes AOTAutograd's wrappers; None if it does not.
         tier: the language it is written in: "C++" or "Python".
+        plain: what another process has to know to come to the same graphs as shortly; None with a detour.
     """
 
     call: Callable[[list[Tensor]], Sequence[Any]]
     detour: str | None
     tier: str
+    plain: Plain | None
 
 
 def way_in(compiled: Compiled, graphs: CompiledGraphs, uses: Sequence[frozenset[int]], inputs: int, name: str) -> WayIn:
@@ -65,29 +82,41 @@ def way_in(compiled: Compiled, graphs: CompiledGraphs, uses: Sequence[frozenset[
     """
     unused = unused_gradients(uses, compiled)
     if (reason := why_not_lean(compiled.metadata, graphs.modules(), inputs)) is None:
-        tier = "C++" if graphs.backward is not None and native.library() is not None else "Python"
-        return WayIn(_lean(compiled, graphs, unused, name), None, tier)
+        info = compiled.metadata.output_info
+        views = [i for i, output in enumerate(info) if output.output_type.name == "unsafe_view_alias"]
+        gradients = _gradients(graphs.backward_graph, compiled.tangents, unused) if graphs.backward_graph else None
+        return plain_way(graphs.forward, graphs.backward, Plain(len(info), views, gradients), name)
     has_backward = graphs.backward is not None
 
     def wrapped(tensors: list[Tensor]) -> Sequence[Any]:
         return run_watched(compiled, tensors, name, unused, has_backward=has_backward)
 
-    return WayIn(wrapped, reason, "Python")
+    return WayIn(wrapped, reason, "Python", None)
 
 
-def _lean(
-    compiled: Compiled, graphs: CompiledGraphs, unused: Sequence[frozenset[int]] | None, name: str
-) -> Callable[[list[Tensor]], Sequence[Any]]:
-    info = compiled.metadata.output_info
-    run = graphs.forward
-    if views := [i for i, output in enumerate(info) if output.output_type.name == "unsafe_view_alias"]:
-        run = _without_views(run, views)
+def _gradients(gm: GraphModule, tangents: Sequence[int], uses: Sequence[frozenset[int]] | None) -> Gradients:
+    (output,) = gm.graph.find_nodes(op="output")
+    expected = [n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")[-len(tangents) :]]
+    layouts = [Layout(tuple(t.shape), t.stride(), t.dtype, t.device) for t in expected]
+    return Gradients(tangents, layouts, [gradient is not None for gradient in output.args[0]], uses)
+
+
+def plain_way(run: Boxed, backward: Boxed | None, plain: Plain, name: str) -> WayIn:
+    """The way into graphs of the plain case, whichever process compiled them.
+
+    Args:
+        run, backward: the compiled graphs.
+        name: of the function, for messages.
+    """
+    if plain.views:
+        run = _without_views(run, plain.views)
     if is_autocast_on():  # the graph has its casts already
         run = _without_autocast(run)
-    if graphs.backward is not None and graphs.backward_graph is not None:
-        backward = BackwardCalls(graphs.backward, graphs.backward_graph, compiled.tangents, unused, name)
-        return differentiable(run, backward, len(info))
-    return _without_gradients(run) if torch.is_grad_enabled() else run
+    if backward is not None and plain.gradients is not None:
+        tier = "C++" if native.library() is not None else "Python"
+        calls = BackwardCalls(backward, plain.gradients, name)
+        return WayIn(differentiable(run, calls, plain.outputs), None, tier, plain)
+    return WayIn(_without_gradients(run) if torch.is_grad_enabled() else run, None, "Python", plain)
 
 
 def _without_views(run: Boxed, views: Sequence[int]) -> Boxed:

@@ -43,6 +43,7 @@ class Pipeline:
     """The compilers and the partitioner of one compilation as AOTAutograd takes them; fills `graphs` and `products`.
 
     Attributes:
+        donated: which inputs of the backward graph it may overwrite.
         strides: those of the function's outputs in eager, which whoever traces tells.
         lasting: which of the function's inputs are taken to keep their values until the backward pass; so, too.
         guarded: whether each call is compared with the inputs that the forward graph was compiled for; so, too.
@@ -61,6 +62,7 @@ class Pipeline:
         self.graphs: Graphs | None = None
         self._compiled: dict[str, tuple[Boxed, GraphModule]] = {}
         self.products: dict[str, Product] = {}
+        self.donated: Sequence[int] = ()
         self._regions: dict[str, Regions] = {}
         self._backward_inputs: list[Any] = []
         self.strides: Sequence[Sequence[Any] | None] = ()
@@ -154,7 +156,7 @@ class Pipeline:
         if role == "backward":
             self._after("AOTAutograd", example_inputs, backward=gm)
             self._backward_inputs += example_inputs
-        donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
+        self.donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
         blame = functools.partial(self._blame, "compiler", role, kept)
         with stage(f"compile {role}"), blame(), outside_fake_mode(), collecting():
             product = compiler(gm, example_inputs)
@@ -165,7 +167,7 @@ class Pipeline:
         self.products[role] = Product(product, kept)
         if "regions" in gm.meta:
             self._regions[role] = gm.meta["regions"]
-        run = sparing_retained(run, donated)
+        run = sparing_retained(run, self.donated)
         later = getattr(run, "unchecked", run) if role == "forward" and self.guarded else run
         self._compiled[role] = checked_once(run, later, kept, blame), kept
         called = checked_once(run, run, kept, blame)

@@ -34,7 +34,6 @@ __all__ = [
     "inductor_for_functorch",
     "joint_passes",
     "setting",
-    "source_of",
     "triton_cache_folder",
 ]
 
@@ -72,12 +71,6 @@ def compile_graph(
     ):
         debug._pre_grad_graph_id = id(gm.graph)
         return compile_fx.compile_fx_inner(gm, inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
-
-
-def source_of(compiled: Any) -> str | None:
-    """All that decides what a `CompiledFxGraph` computes: its code, and Inductor's key, which has the settings."""
-    code, key = (getattr(compiled, name, None) for name in ("source_code", "_fx_graph_cache_key"))
-    return f"{key}\n{code}" if code and key else None
 
 
 @functools.cache

@@ -1,12 +1,15 @@
 """Switches, modes and transforms that surround a call."""
 
+import sys
 from collections.abc import Hashable
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.utils import _config_module
 
 DisableAutocast = torch._C._DisableAutocast
 is_autocast_on = torch._C._is_any_autocast_enabled
@@ -46,6 +49,7 @@ SWITCHES = (
 )
 
 
+SETTINGS = ("torch._dynamo.config", "torch._functorch.config", "torch._inductor.config")
 SWITCHED = (
     "{} leaves a global switch of torch changed: the default dtype or device, autocast, determinism, the precision of "
     "matrix products, or which kernels attention, cuDNN or oneDNN may use. A compiled graph would not. Set it outside."
@@ -105,6 +109,29 @@ def why_eager() -> str | None:
     """Why a compiled graph must not run now, if there is a reason."""
     reasons = zip(REASONS_FOR_EAGER.values(), eval(_reasons, SURROUNDINGS), strict=True)
     return next((reason for reason, holds in reasons if holds), None)
+
+
+def changed_settings() -> list[str]:
+    """Settings of Inductor, AOTAutograd and Dynamo that the program has changed.
+
+    A module that nobody has imported has none. What the environment decides is not among them.
+    """
+    modules = [module for name in SETTINGS if (module := sys.modules.get(name)) is not None]
+    return [
+        f"{module.__name__}.{name} = {value!r}"
+        for module in modules
+        for name, entry in sorted(module._config.items())
+        for value in _changed(entry)
+    ]
+
+
+def _changed(entry: Any) -> list[Any]:
+    """The value of a setting, if the program has given it another one than it had."""
+    unset, own = _config_module._UNSET_SENTINEL, entry.user_override
+    if isinstance(own, ContextVar):  # since torch 2.14
+        own = own.get()
+    before = entry.default if entry.env_value_default is unset else entry.env_value_default
+    return [] if own is unset or own == before else [own]
 
 
 def without_autocast() -> AbstractContextManager[Any]:

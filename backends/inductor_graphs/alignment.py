@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor
 
 from aotkit.interfaces import Boxed
-from aotkit.torch_private.inductor import ALIGNMENT, align_inputs_from_check_idxs
 
 
 def within_alignment(entry: Any) -> tuple[Any, dict[str, Any]]:
@@ -27,6 +26,8 @@ def aligned(run: Boxed, inputs_to_check: Sequence[int], mutated_input_idxs: Any)
     """
     if not inputs_to_check:
         return run
+    from aotkit.torch_private.inductor import ALIGNMENT, align_inputs_from_check_idxs
+
     with_copies: Boxed = align_inputs_from_check_idxs(run, inputs_to_check, mutated_input_idxs)
     checked = operator.itemgetter(*inputs_to_check, inputs_to_check[0])  # of one number alone, it would get no tuple
 

@@ -12,21 +12,21 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from aotkit.backends.inductor_graphs.called import called, told
 from aotkit.backends.inductor_graphs.cpp_launches import CPP_LAUNCH, launched_graph
 from aotkit.backends.inductor_graphs.cpu_numbers import leave_numbers_to_kernels
 from aotkit.backends.inductor_graphs.eight_bits import with_right_bytes
 from aotkit.backends.inductor_graphs.half_gelu import realize_opcount_threshold, with_half_gelu
+from aotkit.backends.inductor_graphs.kept import data_of
 from aotkit.backends.inductor_graphs.large_windows import with_cropped_windows
 from aotkit.backends.inductor_graphs.padding import share_padded
-from aotkit.backends.inductor_graphs.provenance import kernels_of, with_launches
-from aotkit.backends.inductor_graphs.short_calls import rewritten_call, short_call
 from aotkit.backends.inductor_graphs.single_pixels import with_products_for_single_pixels
 from aotkit.backends.inductor_graphs.unaliased_results import results_apart
 from aotkit.interfaces import Boxed
 from aotkit.passes import flops, hidden_copies, share_viewed_memory, show_results
 from aotkit.torch_private import inductor
 from aotkit.torch_private.dispatch import tree_leaves
-from aotkit.torch_private.inductor import compile_graph, joint_passes, source_of
+from aotkit.torch_private.inductor import compile_graph, joint_passes
 
 # Operators that Inductor leaves to libraries, which round their inputs and results.
 _STORING = {getattr(torch.ops.aten, name) for name in ("mm", "addmm", "bmm", "baddbmm", "convolution")}
@@ -53,12 +53,15 @@ def compile_inner(
     }
     is_fused = not any(flops(node) for node in gm.graph.nodes)
     compiled = compile_graph(gm, example_inputs, own | settings, is_fused=is_fused, cpp_wrapper=cpp_wrapper, **kind)
-    run = launched_graph(compiled) if cpp_wrapper else short_call(compiled, example_inputs)
-    run.kernels = lambda inputs: kernels_of(compiled)  # type: ignore[attr-defined]
-    run.launches = lambda: len(kernels_of(compiled)) * (CPP_LAUNCH if cpp_wrapper else 1)  # type: ignore[attr-defined]
-    run.source = source_of(compiled)  # type: ignore[attr-defined]
-    run.observed = functools.partial(_observed, compiled)  # type: ignore[attr-defined]
-    return run
+    if cpp_wrapper:
+        return told(launched_graph(compiled), compiled, CPP_LAUNCH)
+    run: Any = called(compiled, all(map(_is_fixed, example_inputs)))
+    run.data = functools.partial(data_of, compiled)
+    return run  # type: ignore[no-any-return]
+
+
+def _is_fixed(value: Any) -> bool:
+    return isinstance(value, Tensor) and all(type(n) is int for n in (*value.shape, *value.stride()))
 
 
 def hands_memory_on(gm: GraphModule, inputs: Sequence[Any]) -> bool:
@@ -69,13 +72,6 @@ def hands_memory_on(gm: GraphModule, inputs: Sequence[Any]) -> bool:
     more.
     """
     return not gm.meta.get("memory_limited") or not any(isinstance(x, Tensor) and x.is_cuda for x in inputs)
-
-
-def _observed(compiled: Any, inputs: list[Any], around: Any) -> Sequence[Any]:
-    """Run the graph, each kernel inside of `around`, unless it was compiled in a way that is not known here."""
-    names = [kernel.name for kernel in kernels_of(compiled)]
-    run = rewritten_call(compiled, functools.partial(with_launches, around=around, names=names))
-    return (run or compiled)(inputs)
 
 
 def _rounds_between(gm: GraphModule) -> bool:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any
 
-from torch import Tensor
-
 from aotkit.backends.inductor_graphs.alignment import aligned, within_alignment
 from aotkit.backends.inductor_graphs.call_frames import with_room_for_calls
 from aotkit.interfaces import Boxed
@@ -23,14 +21,17 @@ from aotkit.torch_private.tensors import tensor_guard
 _INPUT_ASSERTION = re.compile(r"assert_size_stride\(\w+, \([^()]*\), \([^()]*\)(, 'input')?\)")
 
 
-def short_call(compiled: Any, example_inputs: Sequence[Any]) -> Boxed:
+def short_call(compiled: Any, are_fixed: bool) -> Boxed:
     """The way to call a `CompiledFxGraph` often.
 
-    The result has an attribute `unchecked`: the same for inputs known to have the types, sizes and strides of
-    `example_inputs`. It is absent if the graph has open sizes. The result is `compiled` itself if it was compiled in a
-    way that is not known here.
+    The result has an attribute `unchecked`: the same for inputs known to have the types, sizes and strides that it was
+    compiled for. It is absent if the graph has open sizes. The result is `compiled` itself if it was compiled in a way
+    that is not known here.
+
+    Args:
+        are_fixed: whether all inputs are tensors of fixed sizes.
     """
-    if all(isinstance(x, Tensor) and all(type(n) is int for n in (*x.shape, *x.stride())) for x in example_inputs):
+    if are_fixed:
         rewritten = rewritten_call(compiled, functools.partial(_without_input_assertions, owner=compiled))
         return compiled if rewritten is None else _guarded(rewritten, compiled)
     rewritten = rewritten_call(compiled, _with_room)  # with its assertions: they tell open sizes, too

@@ -1,0 +1,124 @@
+"""Compiled graphs that outlive a process: what a call of them needs, as data, and the same made again of that.
+
+Only for the plain case, whose calls need nothing of AOTAutograd (`runtime/way_in.py`), and for backends that make data
+of what they compiled.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from aotkit.interfaces import Backend, Boxed
+from aotkit.keep import is_kept, keep, kept, kept_file, machine, name_of
+from aotkit.runtime import Gradients, Layout, Plain, WayIn, plain_way, sparing_retained, warn_user
+from aotkit.stages.account import account
+from aotkit.stages.pipeline import Pipeline
+from aotkit.timeline import stage
+
+KIND = "graphs"
+
+
+@dataclass(frozen=True)
+class KeptGraphs:
+    """Graphs that an earlier process compiled.
+
+    Attributes:
+        way_in: how a call comes to them.
+        texts: what `account` told of them there.
+        more: what was kept with them.
+    """
+
+    way_in: WayIn
+    texts: Sequence[str] | None
+    more: Mapping[str, Any]
+    graphs: Any = None
+    products: Any = None
+
+
+@stage("keep the graphs")
+def keep_graphs(parts: Sequence[str] | None, pipeline: Pipeline, plain: Plain | None, more: Mapping[str, Any]) -> None:
+    """Keep what a pipeline has compiled, for `kept_graphs` of a later process.
+
+    Args:
+        parts: all that decides what is compiled, but for the machine; None: that cannot be told.
+        plain: from the way in.
+        more: to be kept with it.
+    """
+    if parts is None or plain is None or not is_kept():
+        return
+    products, files = {}, {}
+    for role, product in pipeline.products.items():
+        tell = getattr(product.run, "data", None)
+        if tell is None or (told := tell()) is None:
+            return
+        data, contents = told
+        names = {key: name_of(content, ".so") for key, content in contents.items()}
+        files.update(zip(names.values(), contents.values(), strict=True))
+        products[role] = {"data": data, "files": names}
+    record = {
+        "products": products,
+        "donated": list(pipeline.donated),
+        "plain": _plain_as_data(plain),
+        "texts": account(pipeline.products),
+        "more": more,
+    }
+    keep(KIND, (*machine(), *parts), record, files)
+
+
+@stage("look for graphs")
+def kept_graphs(parts: Sequence[str] | None, backend: Backend, name: str, *, guarded: bool) -> KeptGraphs | None:
+    """What was kept for these texts, ready to be called; None if nothing was, or what it consists of is gone.
+
+    Args:
+        guarded: whether each call is compared with the inputs that the graphs were compiled for.
+    """
+    if parts is None or backend.load is None or not is_kept():
+        return None
+    if (record := kept(KIND, (*machine(), *parts))) is None:
+        return None
+    runs: dict[str, Boxed] = {}
+    for role, product in record["products"].items():
+        found = {key: kept_file(file) for key, file in product["files"].items()}
+        files = {key: path for key, path in found.items() if path is not None}
+        if len(files) < len(found):
+            return None
+        try:
+            runs[role] = backend.load(product["data"], files)
+        except Exception as e:  # such as a library that is gone since
+            warn_user(
+                f"graphs of {name!r} that an earlier process compiled do not load: {type(e).__name__}: {e}. They "
+                "are compiled anew.",
+                RuntimeWarning,
+            )
+            return None
+    run, backward = runs["forward"], runs.get("backward")
+    if guarded:
+        run = getattr(run, "unchecked", run)
+    if backward is not None:
+        backward = sparing_retained(backward, record["donated"])
+    way = plain_way(run, backward, _plain_of(record["plain"]), name)
+    return KeptGraphs(way, record["texts"], record["more"])
+
+
+def _plain_as_data(plain: Plain) -> dict[str, Any]:
+    data = asdict(plain)
+    if (gradients := plain.gradients) is not None:
+        uses = None if gradients.uses is None else [sorted(used) for used in gradients.uses]
+        layouts = [[*map(list, layout[:2]), *map(str, layout[2:])] for layout in gradients.layouts]
+        data["gradients"] = {"layouts": layouts, "uses": uses, "given": gradients.given, "tangents": gradients.tangents}
+    return data
+
+
+def _plain_of(data: Mapping[str, Any]) -> Plain:
+    gradients = data["gradients"]
+    if gradients is not None:
+        uses = None if gradients["uses"] is None else [frozenset(used) for used in gradients["uses"]]
+        layouts = [_layout(*layout) for layout in gradients["layouts"]]
+        gradients = Gradients(gradients["tangents"], layouts, gradients["given"], uses)
+    return Plain(data["outputs"], data["views"], gradients)
+
+
+def _layout(shape: list[int], stride: list[int], dtype: str, device: str) -> Layout:
+    return Layout(tuple(shape), tuple(stride), getattr(torch, dtype.removeprefix("torch.")), torch.device(device))

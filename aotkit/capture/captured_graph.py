@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts, statically_known_true
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -71,6 +70,8 @@ def graph_to_trace(gm: GraphModule, *, shared: bool, seeded: bool) -> GraphModul
         seed._dynamo_source = None
 
     def run(seed: Tensor | None, *inputs: Any) -> Any:
+        from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
+
         has_values = get_proxy_mode() is not None
         with SharedRandom(Draws(seed, has_values=has_values)) if shared else nullcontext(), EagersDropout():
             return PropagateUnbackedSymInts(outer, graph=inner).run(*inputs)
@@ -205,6 +206,8 @@ def _has_other_strides(node: Node) -> bool:
     mine, given = strides_of([n.meta.get("example_value") for n in (node, node.all_input_nodes[0])])
     if mine is None or given is None:
         return False
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
     return len(mine) != len(given) or not all(statically_known_true(m == g) for m, g in zip(mine, given, strict=True))
 
 

@@ -42,7 +42,7 @@ from aotkit.runtime import (
     way_in,
     with_seed,
 )
-from aotkit.stages import KeptGraphs, Product, account, keep_graphs, kept_graphs
+from aotkit.stages import KeptGraphs, Pipeline, Product, account, keep_graphs, kept_graphs
 from aotkit.timeline import current, stage
 from aotkit.torch_private.aotautograd_metadata import why_eager_outputs
 from aotkit.torch_private.tensors import tensor_guard
@@ -72,6 +72,8 @@ class Entry:
         self.report: CheckReport | None = None
         self.timeline = current()
         self._parts = what_is_compiled(recipe, signature)
+        self._made: Pipeline | KeptGraphs
+        self._layouts: Sequence[Any] = ()
         if kept is None:
             self._compile(recipe, signature, ran_in_eager)
         else:
@@ -81,8 +83,8 @@ class Entry:
 
     def _take(self, kept: KeptGraphs, signature: Signature) -> None:
         """What an earlier process compiled: of the plain case, without open sizes and mutations."""
-        self._made, self._seeded, self._layouts = kept, kept.more["seeded"], ()
-        signature.seeded = self._seeded
+        self._made = kept
+        signature.seeded = self._seeded = kept.more["seeded"]
         is_open = [False] * len(signature.tensors)
         self.accepts = _validity(signature.tensors, is_open, (), None, kept.more["offsets"], ())
         self.way_in = kept.way_in
@@ -93,7 +95,8 @@ class Entry:
         outputs = Outputs()
         pipeline = recipe.pipeline()
         reads = TensorReads()
-        inputs = [*signature.tensors, *([new_seed()] if signature.seeded else ())]
+        with random_state():
+            inputs = [*signature.tensors, *([new_seed()] if signature.seeded else ())]
         compiled = traced(recipe, signature, inputs, pipeline, outputs, reads, ran_in_eager)
         if (reason := why_eager_outputs(compiled.metadata)) is not None:
             raise EagerOnly(reason)

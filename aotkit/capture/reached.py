@@ -71,14 +71,9 @@ def _constant(value: Any) -> str:
 
 
 def _object(value: Any, kind: objects.Kind) -> str:
-    if kind in ("tensor", "function", "module", "dict", "sequence", "object", "partial", "method"):
-        return {
-            "tensor": _of_tensor, "function": _of_function, "module": _of_module, "dict": _of_dict,
-            "sequence": _of_sequence,
-        }.get(kind, _of_type)(value)  # fmt: skip
-    if kind in ("inert", "namespace", "method_in_c"):
-        return _named(value)
-    raise Unknown
+    if (tell := _TELLING.get(kind)) is None:
+        raise Unknown
+    return tell(value)
 
 
 def _of_tensor(value: Tensor) -> str:  # its kind is told with the other inputs
@@ -164,3 +159,10 @@ def _constants(value: Any) -> Iterator[str]:
         yield f"{type(value).__name__} {parts if isinstance(value, tuple) else sorted(parts)}"
     else:
         yield _constant(value)
+
+
+_TELLING: dict[str, Callable[[Any], str]] = {
+    "tensor": _of_tensor, "function": _of_function, "module": _of_module, "dict": _of_dict, "sequence": _of_sequence,
+    "object": _of_type, "partial": _of_type, "method": _of_type, "inert": _named, "namespace": _named,
+    "method_in_c": _named,
+}  # fmt: skip

@@ -126,7 +126,7 @@ def _result(node: Node, computable: set[Node]) -> Node:
     found = input_for_output(node, {known: known for known in computable})
     if found is None:
         raise AssertionError(f"{node} is an output, and cannot be computed from the inputs of its part")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def needed(graph: Graph, nodes: Collection[Node] | None = None, results: Iterable[Any] = ()) -> list[Node]:

@@ -17,6 +17,7 @@ from aotkit.torch_private.partitioners import (
     complete_checkpoint_tags,
     is_of_backward,
     must_recompute,
+    tag_forced,
 )
 
 
@@ -58,8 +59,8 @@ def simplify(joint: GraphModule) -> None:
 def _force(joint: GraphModule) -> None:
     """Let torch's functions tag what has to be saved, and leave the reason on that."""
     forced = set(filter(must_save, joint.graph.nodes))
-    for tag, reason in FORCED.items():
-        tag(joint)
+    for how, reason in FORCED.items():
+        tag_forced(joint, how)
         for node in joint.graph.nodes:
             if must_save(node) and node not in forced:
                 forced.add(node)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
-from torch.fx.experimental import symbolic_shapes
 from torch.utils.checkpoint import CheckpointPolicy
 
 from aotkit.torch_private.dispatch import OpOverload, tree_leaves
@@ -32,7 +31,17 @@ def is_pointwise(node: Node) -> bool:
     return torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
-_size_hint: Any = getattr(symbolic_shapes, "optimization_hint", getattr(symbolic_shapes, "size_hint", None))
+def _size_hint(size: Any) -> int:
+    """What a size is likely to be."""
+    if isinstance(size, int):
+        return size
+    from torch.fx.experimental import symbolic_shapes  # it imports SymPy: a third of a second
+
+    hint = getattr(symbolic_shapes, "optimization_hint", getattr(symbolic_shapes, "size_hint", None))
+    assert hint is not None
+    return int(hint(size, fallback=UNKNOWN_SIZE))
+
+
 UNKNOWN_SIZE = 4096  # elements assumed for a size that only the data decide, torch's own guess
 SEEDED = torch.Tag.nondeterministic_seeded
 
@@ -82,9 +91,9 @@ def storages(node: Node) -> dict[Any, int]:
         if isinstance(value, Tensor):
             try:
                 storage = value.untyped_storage()
-                found[storage._cdata] = _size_hint(storage.nbytes(), fallback=UNKNOWN_SIZE)
+                found[storage._cdata] = _size_hint(storage.nbytes())
             except NotImplementedError:  # sparse and other layouts without storage
-                found[id(value)] = _size_hint(value.numel(), fallback=UNKNOWN_SIZE) * value.element_size()
+                found[id(value)] = _size_hint(value.numel()) * value.element_size()
     return found
 
 
@@ -122,7 +131,7 @@ def flops(node: Node) -> int:
         found = (10 if first else 4) * query.numel() * key.shape[-2]
     else:
         found = count(*args, **kwargs, out_val=node.meta["val"])
-    return int(_size_hint(found, fallback=UNKNOWN_SIZE))
+    return _size_hint(found)
 
 
 def changes_inputs(node: Node) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node, map_arg
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from aotkit.passes.new_storages import IS_NEW_STORAGE
 from aotkit.torch_private.aotautograd_metadata import strides_by_result
@@ -136,6 +135,8 @@ def _are_equal(shape: Sequence[Any], strides: Sequence[Any], others: Sequence[An
     """Whether strides are the same where that can be seen: not in dimensions of size 1."""
     if len(strides) != len(others):
         return False
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # it imports SymPy: a third of a second
+
     pairs = zip(shape, strides, others, strict=True)
     return all(statically_known_true(n == 1) or statically_known_true(a == b) for n, a, b in pairs)
 

@@ -74,7 +74,7 @@ def outside_dynamo(run: Callable[..., Any]) -> Callable[..., Any]:
         if disabled is None:
             if "torch._dynamo" not in sys.modules:
                 return run(*args)
-            disabled = torch.compiler.disable(run)
+            disabled = torch.compiler.disable(run)  # type: ignore[no-untyped-call]
         return disabled(*args)
 
     call._boxed_call = True  # type: ignore[attr-defined]

@@ -5,8 +5,8 @@ of what they compiled.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,8 +14,12 @@ from aotkit.interfaces import Backend, Boxed
 from aotkit.keep import is_kept, keep, kept, kept_file, machine, name_of
 from aotkit.runtime import Gradients, Layout, Plain, WayIn, plain_way, sparing_retained, warn_user
 from aotkit.stages.account import account
+from aotkit.stages.calls import Product
 from aotkit.stages.pipeline import Pipeline
 from aotkit.timeline import stage
+
+if TYPE_CHECKING:
+    from aotkit.inspection import Graphs
 
 KIND = "graphs"
 
@@ -33,8 +37,8 @@ class KeptGraphs:
     way_in: WayIn
     texts: Sequence[str] | None
     more: Mapping[str, Any]
-    graphs: Any = None
-    products: Any = None
+    graphs: "Graphs | None" = None
+    products: Mapping[str, Product] = field(default_factory=dict)
 
 
 @stage("keep the graphs")
@@ -48,7 +52,8 @@ def keep_graphs(parts: Sequence[str] | None, pipeline: Pipeline, plain: Plain | 
     """
     if parts is None or plain is None or not is_kept():
         return
-    products, files = {}, {}
+    products: dict[str, Any] = {}
+    files: dict[str, bytes] = {}
     for role, product in pipeline.products.items():
         tell = getattr(product.run, "data", None)
         if tell is None or (told := tell()) is None:

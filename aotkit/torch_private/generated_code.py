@@ -168,8 +168,10 @@ class Loaded:
         self.current_callable = namespace["runner"].call
         if alignment:
             from torch._inductor.utils import align_inputs_from_check_idxs
+            from torch.utils._ordered_set import OrderedSet
 
-            self.current_callable = align_inputs_from_check_idxs(self.current_callable, **alignment)
+            numbers = {name: OrderedSet(found) for name, found in alignment.items()}
+            self.current_callable = align_inputs_from_check_idxs(self.current_callable, **numbers)  # type: ignore[arg-type]
 
     def __call__(self, inputs: list[Any]) -> Any:
         return self.current_callable(inputs)
@@ -181,7 +183,8 @@ def _load(path: Path) -> Any:
     pointer = torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr  # type: ignore[attr-defined]
     os.environ["_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"] = str(pointer)
     specification = importlib.util.spec_from_file_location(f"{path.stem}.kernel", path)
-    assert specification is not None and specification.loader is not None
+    assert specification is not None
+    assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module.kernel

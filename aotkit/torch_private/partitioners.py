@@ -1,42 +1,94 @@
 """functorch's partitioners, and the functions that they consist of."""
 
+import functools
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._functorch import partitioners as _partitioners
-from torch._functorch.compile_utils import get_aten_target, rand_ops
 from torch.fx import GraphModule, Node
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
-_torchs: Any = _partitioners  # its signatures differ between torch's versions
 _patching = threading.RLock()
-
-# torch's function for a part of a joint graph.
-extract = _torchs._extract_graph_with_inputs_outputs
-choose_saved_values = _torchs.choose_saved_values_set
-must_be_in_backward, must_be_in_forward = _torchs._must_be_in_backward, _torchs._must_be_in_forward
-is_of_backward = _torchs._has_tag_is_backward
-is_tangent = _torchs._is_tangent
-input_for_output = _torchs._find_input_for_invalid_output
-UNIQUE = {*rand_ops, torch.ops.aten.empty}  # memory that is not initialised is as good as random
-FORCED: dict[Callable[[GraphModule], None], str] = {
-    _torchs.force_save_collectives: "collective communication",
-    _torchs.force_save_effectful_ops: "side effect",
-    _torchs.force_save_bw_mutation_src: "the backward pass changes its input in place",
+FORCED = {
+    "force_save_collectives": "collective communication",
+    "force_save_effectful_ops": "side effect",
+    "force_save_bw_mutation_src": "the backward pass changes its input in place",
 }
+
+
+@functools.cache
+def _torchs() -> Any:
+    """The module, whose signatures differ between torch's versions. It imports Inductor: a second."""
+    from torch._functorch import partitioners
+
+    return partitioners
+
+
+@functools.cache
+def _originals() -> tuple[Any, Any]:
+    """What stands there before others are put in its place."""
+    return _torchs()._extract_graph_with_inputs_outputs, _torchs().choose_saved_values_set
+
+
+def extract(*args: Any, **keywords: Any) -> Any:
+    """torch's function for a part of a joint graph."""
+    return _originals()[0](*args, **keywords)
+
+
+def choose_saved_values(*args: Any, **keywords: Any) -> Any:
+    """torch's `choose_saved_values_set`."""
+    return _originals()[1](*args, **keywords)
+
+
+def must_be_in_backward(node: Node) -> bool:
+    """Whether a node belongs to the backward graph, whatever reads it."""
+    return bool(_torchs()._must_be_in_backward(node))
+
+
+def must_be_in_forward(node: Node) -> bool:
+    """Whether a node belongs to the forward graph, whatever reads it."""
+    return bool(_torchs()._must_be_in_forward(node))
+
+
+def is_of_backward(node: Node) -> bool:
+    """Whether a node was traced in the backward pass."""
+    return bool(_torchs()._has_tag_is_backward(node))
+
+
+def is_tangent(node: Node) -> bool:
+    """Whether an input of a joint graph is a tangent."""
+    return bool(_torchs()._is_tangent(node))
+
+
+def input_for_output(node: Node, known: Any) -> Node | None:
+    """The input that a copy at the end of a graph writes into."""
+    return _torchs()._find_input_for_invalid_output(node, known)  # type: ignore[no-any-return]
+
+
+def tag_forced(joint: GraphModule, how: str) -> None:
+    """Have torch tag the nodes that must be saved, in one of the ways of `FORCED`."""
+    getattr(_torchs(), how)(joint)
 
 
 def must_recompute(node: Node) -> bool:
     """Whether `torch.utils.checkpoint` inside the function asked to recompute this node."""
-    return bool(_torchs.must_recompute(node))
+    return bool(_torchs().must_recompute(node))
 
 
 def is_unique(node: Node) -> bool:
     """Whether an operator gives something else each time, whatever its arguments."""
-    return get_aten_target(node) in UNIQUE
+    from torch._functorch.compile_utils import get_aten_target
+
+    return get_aten_target(node) in _unique()
+
+
+@functools.cache
+def _unique() -> set[Any]:
+    from torch._functorch.compile_utils import rand_ops
+
+    return {*rand_ops, torch.ops.aten.empty}  # memory that is not initialised is as good as random
 
 
 def changes_in_place(node: Node) -> bool:
@@ -57,8 +109,8 @@ def draws_matter() -> bool:
 
 def complete_checkpoint_tags(joint: GraphModule) -> None:
     """Have torch complete what `torch.utils.checkpoint` noted on the nodes."""
-    if _torchs.has_recomputable_ops(joint):
-        _torchs.cleanup_recompute_tags(joint, is_default_partition=False)
+    if _torchs().has_recomputable_ops(joint):
+        _torchs().cleanup_recompute_tags(joint, is_default_partition=False)
 
 
 def classified(joint: GraphModule, num_fwd_outputs: int, extract: Callable[..., Any]) -> Any:
@@ -68,7 +120,7 @@ def classified(joint: GraphModule, num_fwd_outputs: int, extract: Callable[..., 
         extract: in place of torch's function for a part of the graph.
     """
     with extracting_by(extract):
-        return _torchs.classify_nodes(joint, [], num_fwd_outputs)
+        return _torchs().classify_nodes(joint, [], num_fwd_outputs)
 
 
 def split_modules(
@@ -84,12 +136,12 @@ def split_modules(
         symbols: saved symbolic numbers.
         extract: in place of torch's function for a part of the graph.
     """
-    is_opaque = getattr(_torchs, "is_opaque_node", None)  # torch 2.13
+    is_opaque = getattr(_torchs(), "is_opaque_node", None)  # torch 2.13
     opaque = [node for node in saved if is_opaque and is_opaque(node)]
     values = [node for node in saved if node not in opaque]
     more = {"saved_opaque_nodes": opaque} if is_opaque else {}
     with extracting_by(extract), _use_lazy_graph_module(True):  # torch generates code after each of its passes
-        return _torchs._extract_fwd_bwd_modules(  # type: ignore[no-any-return]
+        return _torchs()._extract_fwd_bwd_modules(  # type: ignore[no-any-return]
             joint, values, saved_sym_nodes=symbols, num_fwd_outputs=num_fwd_outputs, **more
         )
 
@@ -98,14 +150,14 @@ def replay_draws(
     joint: GraphModule, forward: GraphModule, backward: GraphModule, num_symbols: int
 ) -> tuple[GraphModule, GraphModule]:
     """Have draws that `torch.utils.checkpoint` repeats give the same numbers in the backward graph."""
-    if _torchs.has_recomputable_rng_ops(joint):
-        forward, backward = _torchs.functionalize_rng_ops(joint, forward, backward, num_symbols)
+    if _torchs().has_recomputable_rng_ops(joint):
+        forward, backward = _torchs().functionalize_rng_ops(joint, forward, backward, num_symbols)
     return forward, backward
 
 
 def thread_generators(gm: GraphModule, *, is_backward: bool) -> GraphModule:
     """Hand the states of generators through a graph, where higher-order operators draw."""
-    return _torchs.thread_graphsafe_rng_from_hops(gm, is_backward=is_backward)  # type: ignore[no-any-return]
+    return _torchs().thread_graphsafe_rng_from_hops(gm, is_backward=is_backward)  # type: ignore[no-any-return]
 
 
 @contextmanager
@@ -130,15 +182,16 @@ def mended(merge_equal: Callable[..., Any], choose_saved: Callable[..., Any]) ->
         _patched(fx_graph_cse=merge_equal, choose_saved_values_set=choose_saved),
         _use_lazy_graph_module(True),  # torch generates code after each of its passes
     ):
-        yield _torchs
+        yield _torchs()
 
 
 @contextmanager
 def _patched(**functions: Hashable) -> Iterator[None]:
     with _patching:
-        before = {name: getattr(_torchs, name) for name in functions}
-        vars(_torchs).update(functions)
+        _originals()
+        before = {name: getattr(_torchs(), name) for name in functions}
+        vars(_torchs()).update(functions)
         try:
             yield
         finally:
-            vars(_torchs).update(before)
+            vars(_torchs()).update(before)

@@ -36,4 +36,4 @@ def _observed(compiled: Any, inputs: list[Any], around: Any) -> Sequence[Any]:
     """Run the graph, each kernel inside of `around`, unless it was compiled in a way that is not known here."""
     names = [kernel.name for kernel in kernels_of(compiled)]
     run = rewritten_call(compiled, functools.partial(with_launches, around=around, names=names))
-    return (run or compiled)(inputs)  # type: ignore[no-any-return]
+    return (run or compiled)(inputs)

@@ -20,9 +20,15 @@ _CPU = re.compile(r"(?im)^(vendor|cpu family|model|stepping|flags|features|cpu i
 
 def machine() -> tuple[str, ...]:
     """One text for each thing that results depend on; another one wherever anything of it is another."""
-    environment = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(DECIDING))
+    environment = sorted(f"{name}={value}" for name, value in os.environ.items() if _decides(name))
     threads = f"{torch.get_num_threads()} threads"  # which are in the code that Inductor writes for CPUs
     return (*_installed(), *_devices(torch.cuda.is_available()), threads, *environment)
+
+
+def _decides(name: str) -> bool:
+    # Where their tools and caches lie, Inductor and Triton note for themselves when they compile.
+    is_place = name.startswith(("TORCHINDUCTOR_", "TRITON_")) and name.endswith(("_DIR", "_PATH"))
+    return name.startswith(DECIDING) and not is_place
 
 
 @functools.cache

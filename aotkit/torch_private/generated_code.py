@@ -170,8 +170,9 @@ class Loaded:
             from torch._inductor.utils import align_inputs_from_check_idxs
             from torch.utils._ordered_set import OrderedSet
 
-            numbers = {name: OrderedSet(found) for name, found in alignment.items()}
-            self.current_callable = align_inputs_from_check_idxs(self.current_callable, **numbers)  # type: ignore[arg-type]
+            mutated = OrderedSet(alignment["mutated_input_idxs"])
+            checked = alignment["inputs_to_check"]
+            self.current_callable = align_inputs_from_check_idxs(self.current_callable, checked, mutated)
 
     def __call__(self, inputs: list[Any]) -> Any:
         return self.current_callable(inputs)

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 import aotkit
 from aotkit.passes import Region, Regions, description, graph_data, graph_of, storage_of, tensor_kind
-from aotkit.torch_private.fake_tensors import fake_mode, propagate
+from aotkit.torch_private.fake_tensors import fake_mode, like_meta, propagate
 from aotkit.torch_private.fx import graph_module
 
 aten = torch.ops.aten
@@ -106,17 +106,18 @@ def test_open_sizes_are_no_data():
     assert graph_data(fast.graphs(torch.ones(3, 2)).forward) is None
 
 
-def test_small_constants_are_kept_exactly():
+def test_small_constants_are_kept_exactly(device):
     values = [[0.1, -0.0, math.inf, math.nan], 7, [], [True, False], 1 + 2j]
 
     def with_constants(x):
-        return [x, *(torch.tensor(value) for value in values), torch.tensor([0.1], dtype=torch.bfloat16)]
+        own = [torch.tensor(value, device=device) for value in values]
+        return [x, *own, torch.tensor([0.1], dtype=torch.bfloat16)]
 
     gm = aotkit.compile(with_constants, backend="nop", check=False, capture="aot").graphs(torch.ones(2)).forward
     back = there_and_back(gm)
     assert description(back) == description(gm) is not None
     for found, want in zip(back(torch.ones(2)), gm(torch.ones(2)), strict=True):
-        assert (found.dtype, found.shape) == (want.dtype, want.shape)
+        assert (found.dtype, found.shape, found.device) == (want.dtype, want.shape, want.device)
         assert torch.equal(found.flatten().view(torch.uint8), want.flatten().view(torch.uint8))
 
 
@@ -166,7 +167,7 @@ def test_values_keep_what_they_are_and_share():
         base = torch.empty(4, 6, dtype=torch.complex64)
         with torch.no_grad():
             views = [base.t(), base[1:, ::2], base.conj(), base.imag, torch.empty(3, requires_grad=True)]
-        on_gpu = torch.empty(2, 3, device="cuda:1") if torch.cuda.device_count() > 1 else torch.empty(2, 3)
+    on_gpu = like_meta(torch.empty(2, 3, device="meta"), torch.device("cuda", 0), mode)
     values = [base, *views, on_gpu, 3, None, (torch.Size([1]), [base, None])]
     found = values_in(there_and_back(valued(values)))
     assert [*map(tensor_kind, found)] == [*map(tensor_kind, values)]

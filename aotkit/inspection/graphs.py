@@ -11,10 +11,10 @@ from torch.fx import GraphModule
 from aotkit import view
 from aotkit.inspection.data import as_json
 from aotkit.inspection.text import render_html, render_markdown, render_text
+from aotkit.passes import Regions
 
 if TYPE_CHECKING:
     from aotkit.launches import Kernels
-    from aotkit.stages import Regions
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Graphs:
     backward: GraphModule | None = None
     num_outputs: int = 0
     input_names: Sequence[str] = ()
-    regions: "Mapping[str, Regions]" = field(default_factory=dict)
+    regions: Mapping[str, Regions] = field(default_factory=dict)
     kernels: "Kernels | None" = None
     backward_inputs: Sequence[Any] = ()
 

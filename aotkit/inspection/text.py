@@ -16,7 +16,7 @@ from torch.fx import Node
 from aotkit.inspection.lines import Line, backward_lines, forward_lines, input_labels, value_label
 from aotkit.inspection.nodes import tensor_type_name
 from aotkit.inspection.saved import SavedValue, recomputation_costs, recomputed_views, saved_values, storage_bytes
-from aotkit.passes import is_operation, placeholders, size_hint
+from aotkit.passes import Regions, is_operation, placeholders, size_hint
 from aotkit.text import (
     Paint,
     bytes_name,
@@ -34,7 +34,6 @@ from aotkit.view import total_cost
 
 if TYPE_CHECKING:
     from aotkit.inspection.graphs import Graphs
-    from aotkit.stages import Regions
 
 _GAP = " | "
 _NARROWEST_COLUMN = 58
@@ -202,7 +201,7 @@ def region_lines(graphs: "Graphs") -> list[str]:
     return [line for name, regions in graphs.regions.items() for line in _regions(name, regions)]
 
 
-def _regions(name: str, divided: "Regions") -> list[str]:
+def _regions(name: str, divided: Regions) -> list[str]:
     sizes = {backend: [len(r.nodes) for r in divided.regions if r.backend == backend] for backend in divided.backends}
     parts = [f"{counted(len(s), 'region')} of {printable(backend)} ({_sizes(s)})" for backend, s in sizes.items() if s]
     lines = [f"regions of {name}: {', '.join(parts) or 'none'}; {counted(len(divided.outside), 'operation')} outside"]

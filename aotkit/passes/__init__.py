@@ -3,6 +3,7 @@
 from aotkit.passes.changing_inputs import COPY, copy_changing_inputs, drop_unsaved_copies
 from aotkit.passes.description import description, holds_address, tensor_kind
 from aotkit.passes.gradients import copy_repeated_gradients, gradient_uses, separate_gradients
+from aotkit.passes.graph_data import Tables, graph_data, graph_of, values_data, values_of
 from aotkit.passes.graphs import (
     copied,
     copy_graph,
@@ -40,6 +41,7 @@ from aotkit.passes.nodes import (
 )
 from aotkit.passes.output_strides import keep_strides, promise_strides, show_results, strides_of
 from aotkit.passes.own_copies import hidden_copies, keep_copies
+from aotkit.passes.regions import Region, Regions, regions_data, regions_of
 from aotkit.passes.saved_inputs import copy_saved_mutated_inputs, save_viewed_inputs
 from aotkit.passes.source import credit_backward, module_path, module_stack, recording_source, source_line, user_line
 from aotkit.passes.statistics import NORMALIZATIONS, correct_statistics
@@ -52,6 +54,9 @@ __all__ = [
     "NORMALIZATIONS",
     "SINCE_2_14",
     "SYMBOLIC",
+    "Region",
+    "Regions",
+    "Tables",
     "assigning",
     "calls_of",
     "changes_inputs",
@@ -68,6 +73,8 @@ __all__ = [
     "flops",
     "generators_of",
     "gradient_uses",
+    "graph_data",
+    "graph_of",
     "has_torch_operators",
     "hidden_copies",
     "holds_address",
@@ -93,6 +100,8 @@ __all__ = [
     "promise_strides",
     "recording_source",
     "refuse_sparse",
+    "regions_data",
+    "regions_of",
     "results_of",
     "return_new_storages",
     "save_viewed_inputs",
@@ -107,5 +116,7 @@ __all__ = [
     "tensor_kind",
     "tensors_of",
     "user_line",
+    "values_data",
+    "values_of",
     "views_behind",
 ]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from aotkit.passes.constants import constant_data, constant_of
 from aotkit.torch_private.dispatch import tree_leaves
 
 # Where functions come from that only another version of torch or Python changes.
@@ -28,6 +29,8 @@ _ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")
 
 def description(gm: GraphModule) -> str | None:
     """Every node with what it calls, takes and gives; None for a graph that holds values, or calls what is not torch's.
+
+    Small constants of the code count as what the graph says: see `constant_of`.
 
     Two graphs with one description compute the same from the same inputs, in processes with the same torch.
     """
@@ -50,7 +53,12 @@ def _lines(gm: GraphModule, indent: str) -> Iterator[str | None]:
         yield None if called is None else f"{indent}{node.name} = {called} {node.args} {node.kwargs} {_given(node)}"
         if node.op in ("get_attr", "call_module"):
             inner = modules.get(str(node.target))
-            yield from _lines(inner, f"{indent}  ") if isinstance(inner, GraphModule) else (None,)
+            yield from _lines(inner, f"{indent}  ") if isinstance(inner, GraphModule) else (_constant(gm, node),)
+
+
+def _constant(gm: GraphModule, node: Node) -> str | None:
+    constant = constant_of(gm, node) if node.op == "get_attr" else None
+    return None if constant is None else f"  {constant_data(constant)}"
 
 
 def _called(node: Node) -> str | None:

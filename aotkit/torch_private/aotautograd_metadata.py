@@ -1,7 +1,7 @@
 """What AOTAutograd tells of a function: its inputs, outputs and tangents."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -209,3 +209,26 @@ def saved_description(number: int) -> Any:
     from torch._functorch._aot_autograd.descriptors import SavedForBackwardsAOTOutput
 
     return SavedForBackwardsAOTOutput(number)
+
+
+def description_parts(value: Any) -> tuple[str, list[Any]] | None:
+    """Class and fields of how AOTAutograd describes an input or a result of a graph; None if it is no such."""
+    from torch._functorch._aot_autograd.descriptors import AOTInput, AOTOutput
+
+    if not isinstance(value, AOTInput | AOTOutput):
+        return None
+    return type(value).__name__, [getattr(value, field.name) for field in fields(value)]
+
+
+def described_from(name: str, values: Sequence[Any]) -> Any:
+    """What has these parts.
+
+    Raises:
+        ValueError: AOTAutograd has no such class.
+    """
+    from torch._functorch._aot_autograd import descriptors
+
+    kind = getattr(descriptors, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, descriptors.AOTInput | descriptors.AOTOutput)):
+        raise ValueError(f"{name!r} describes no input or result of a graph")
+    return kind(*values)

@@ -43,6 +43,13 @@ def fake_tensors() -> AbstractContextManager[Any]:
     return fake_mode(allow_non_fake_inputs=True)  # type: ignore[no-any-return]
 
 
+def like_meta(tensor: Tensor, device: torch.device, mode: Any) -> Tensor:
+    """A fake tensor of a mode that is all that a tensor on the device "meta" is, but on another device."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return FakeTensor(mode, tensor, device)
+
+
 def is_fake(tensor: Tensor) -> bool:
     """Whether a tensor has no memory."""
     from torch._subclasses.fake_tensor import FakeTensor

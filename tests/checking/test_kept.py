@@ -69,6 +69,22 @@ def test_anything_else_is_checked():
     assert first_call().kept
 
 
+class Halved(Model):
+    def forward(self, x):
+        return self.linear(x).relu().sum() * torch.tensor(0.5)
+
+
+class Doubled(Model):
+    def forward(self, x):
+        return self.linear(x).relu().sum() * torch.tensor(2.0)
+
+
+def test_constants_of_the_code_are_told_apart():
+    assert not first_call(model=Halved).kept
+    assert first_call(model=Halved).kept
+    assert not first_call(model=Doubled).kept
+
+
 def test_a_wrong_compiler_is_found_though_a_right_one_was_there_before():
     first_call()
 

@@ -13,6 +13,8 @@ from torch.fx import GraphModule, Node
 from aotkit.errors import CompileError, is_out_of_memory
 from aotkit.interfaces import Boxed, GraphCompiler
 from aotkit.passes import (
+    Region,
+    Regions,
     copy_graph,
     is_operation,
     operator_name,
@@ -24,7 +26,7 @@ from aotkit.passes import (
 from aotkit.stages.calls import Product, blaming, boxed_call, checked_once
 from aotkit.stages.graph_launches import Around, Kernel, explained
 from aotkit.stages.regions.finding import Operations, find_regions
-from aotkit.stages.regions.parts import Part, Region, Regions, inputs_of, parts_in_order, run_parts, subgraph
+from aotkit.stages.regions.parts import Part, inputs_of, parts_in_order, run_parts, subgraph
 from aotkit.torch_private.aotautograd import part_of_graph
 
 _log = logging.getLogger("aotkit")

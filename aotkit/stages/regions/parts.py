@@ -1,50 +1,18 @@
 """A graph of which parts are compiled: the order of the parts, and a function that runs them one after the other."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
 
 from aotkit.interfaces import Boxed
-from aotkit.passes import producer, results_of
+from aotkit.passes import Region, producer, results_of
 from aotkit.stages.calls import Product
 from aotkit.stages.graph_launches import Sequential, Step
 from aotkit.stages.regions.finding import Operations
 from aotkit.stages.regions.quotient_graph import in_order
 from aotkit.torch_private.fx import boxed, graph_module
-
-
-@dataclass
-class Region:
-    """Operations of a graph that one backend compiles together. All is given by the names of nodes.
-
-    Attributes:
-        backend: the backend's name.
-        nodes: in the order of the graph; constants that it computes for itself are not among them.
-        failure: why its compiler failed, or its first run, so that it runs as it is; None if they did not.
-    """
-
-    backend: str
-    nodes: tuple[str, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    failure: str | None = None
-
-
-@dataclass(frozen=True)
-class Regions:
-    """How a graph is divided among backends that take parts of it.
-
-    Attributes:
-        backends: their names, in the order in which they choose.
-        regions: in the order in which they run.
-        outside: operation that runs as it is -> why it is in no region, for each backend.
-    """
-
-    backends: tuple[str, ...]
-    regions: tuple[Region, ...]
-    outside: Mapping[str, tuple[str, ...]]
 
 
 @dataclass

@@ -23,6 +23,7 @@ from aotkit.capture.captured_graph import (
     uncompiled_graph,
     what_is_compiled,
 )
+from aotkit.capture.kept_graphs import Made, graphs_made, keep_graphs, kept_graphs, texts_of
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.refusals import EagerOnly
 from aotkit.capture.storages import Storages
@@ -53,7 +54,7 @@ from aotkit.runtime import (
     warn_of_fallback,
     way_in,
 )
-from aotkit.stages import KeptGraphs, Pipeline, Product, account, keep_graphs, kept_graphs
+from aotkit.stages import Pipeline, Product
 from aotkit.timeline import current, stage
 from aotkit.torch_private import native
 from aotkit.torch_private.aotautograd import compile_captured, trace
@@ -125,11 +126,7 @@ class CapturedGraph:
     """
 
     def __init__(
-        self,
-        gm: GraphModule,
-        attributes: Sequence[Tensor],
-        recipe: Recipe,
-        fall_back: Callable[[AotkitError], None],
+        self, gm: GraphModule, attributes: Sequence[Tensor], recipe: Recipe, fall_back: Callable[[AotkitError], None]
     ) -> None:
         self._gm = uncompiled_graph(gm)
         # The inputs to which it gives other storages, as the function does, and their strides, unless these are open.
@@ -141,7 +138,7 @@ class CapturedGraph:
         self._run: Callable[..., Sequence[Any]] = self._gm
         self._seeded = False
         self._eager: str | None = None  # why it runs uncompiled for good, though nothing failed
-        self._made: Pipeline | KeptGraphs | None = None
+        self._made: Made | None = None
         self._input_names: Sequence[str] = ()
         self._mutated: Sequence[int] = ()
         self._shared: Hashable = None  # how mutated inputs share memory; known from the first run
@@ -181,10 +178,7 @@ class CapturedGraph:
     @property
     def graphs(self) -> Graphs | None:
         """What was compiled."""
-        if self._made is None or (graphs := self._made.graphs) is None:
-            return None
-        graphs.input_names = self._input_names
-        return graphs
+        return graphs_made(self._made, self._input_names)
 
     @property
     def products(self) -> Mapping[str, Product]:
@@ -200,9 +194,7 @@ class CapturedGraph:
     def _account(self, inputs: Sequence[Any]) -> Sequence[str] | None:
         """All that decides what the captured graph, and the compiled ones, compute of these inputs but their values."""
         assert self._made is not None
-        texts = self._made.texts if isinstance(self._made, KeptGraphs) else account(self._made.products)
-        captured = description(self._gm)
-        if texts is None or captured is None:
+        if (texts := texts_of(self._made)) is None or (captured := description(self._gm)) is None:
             return None
         recipe = self._recipe
         shared = mutation_pattern(inputs, range(len(inputs)))

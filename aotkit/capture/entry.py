@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aotkit.capture.kept_graphs import KeptGraphs, Made, graphs_made, keep_graphs, kept_graphs, texts_of
 from aotkit.capture.outputs import Outputs
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.refusals import EagerOnly
@@ -42,7 +43,7 @@ from aotkit.runtime import (
     way_in,
     with_seed,
 )
-from aotkit.stages import KeptGraphs, Pipeline, Product, account, keep_graphs, kept_graphs
+from aotkit.stages import Product
 from aotkit.timeline import current, stage
 from aotkit.torch_private.aotautograd_metadata import why_eager_outputs
 from aotkit.torch_private.tensors import tensor_guard
@@ -72,7 +73,7 @@ class Entry:
         self.report: CheckReport | None = None
         self.timeline = current()
         self._parts = what_is_compiled(recipe, signature)
-        self._made: Pipeline | KeptGraphs
+        self._made: Made
         self._layouts: Sequence[Any] = ()
         if kept is None:
             self._compile(recipe, signature, ran_in_eager)
@@ -128,9 +129,8 @@ class Entry:
     @property
     def graphs(self) -> Graphs:
         """What was compiled."""
-        graphs = self._made.graphs
+        graphs = graphs_made(self._made, self._names)
         assert graphs is not None
-        graphs.input_names = self._names
         return graphs
 
     @property
@@ -142,7 +142,7 @@ class Entry:
         """All that decides what the function and the compiled graphs compute, but for values and the machine."""
         if self._parts is None:
             return None
-        texts = self._made.texts if isinstance(self._made, KeptGraphs) else account(self._made.products)
+        texts = texts_of(self._made)
         return None if texts is None else [*self._parts, *texts]
 
     def was_checked(self, recipe: Recipe) -> bool:

@@ -1,6 +1,7 @@
 """See what a compilation did: graphs as text, Markdown, HTML and data, saved memory, recomputation, source lines."""
 
 from aotkit.inspection.graphs import Graphs
+from aotkit.inspection.kept import graphs_data, graphs_of
 from aotkit.inspection.kernels import kernels_html, kernels_json, kernels_text, plain_page
 from aotkit.inspection.memory import Memory, Span, bytes_alive, memories
 from aotkit.inspection.nodes import bytes_moved
@@ -20,6 +21,7 @@ from aotkit.view import Cost
 
 __all__ = [
     "Cost", "Graphs", "Memory", "SavedValue", "SourceLine", "Span", "bytes_alive", "bytes_moved",
+    "graphs_data", "graphs_of",
     "kernels_html", "kernels_json", "kernels_text", "looks_up_in", "memories", "plain_page", "recomputation_costs",
     "recomputed", "recomputed_views", "render_html", "render_markdown", "render_text", "saved_bytes", "saved_values",
     "source_line", "traffic",

@@ -9,7 +9,6 @@ from aotkit.stages.account import account
 from aotkit.stages.calls import Product, boxed_call
 from aotkit.stages.cuda_graphs import with_cuda_graphs
 from aotkit.stages.graph_launches import Around, BlackBox, Explained, Kernel, Operators, computes, explained
-from aotkit.stages.kept_graphs import KeptGraphs, keep_graphs, kept_graphs
 from aotkit.stages.pipeline import Pipeline
 from aotkit.stages.regions import Region, Regions, subgraph
 
@@ -17,7 +16,6 @@ __all__ = [
     "Around",
     "BlackBox",
     "Explained",
-    "KeptGraphs",
     "Kernel",
     "Operators",
     "Pipeline",
@@ -28,8 +26,6 @@ __all__ = [
     "boxed_call",
     "computes",
     "explained",
-    "keep_graphs",
-    "kept_graphs",
     "regions",
     "subgraph",
     "with_cuda_graphs",

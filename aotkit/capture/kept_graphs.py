@@ -4,27 +4,28 @@ Only for the plain case, whose calls need nothing of AOTAutograd (`runtime/way_i
 of what they compiled.
 """
 
+import json
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from aotkit.inspection import Graphs, graphs_data, graphs_of
 from aotkit.interfaces import Backend, Boxed
 from aotkit.keep import is_kept, keep, kept, kept_file, machine, name_of
+from aotkit.passes import Tables, graph_data, graph_of
 from aotkit.runtime import Gradients, Layout, Plain, WayIn, plain_way, sparing_retained, warn_user
-from aotkit.stages.account import account
-from aotkit.stages.calls import Product
-from aotkit.stages.pipeline import Pipeline
+from aotkit.stages import Pipeline, Product, account
 from aotkit.timeline import stage
-
-if TYPE_CHECKING:
-    from aotkit.inspection import Graphs
 
 KIND = "graphs"
 
 
-@dataclass(frozen=True)
+@dataclass
 class KeptGraphs:
     """Graphs that an earlier process compiled.
 
@@ -37,8 +38,42 @@ class KeptGraphs:
     way_in: WayIn
     texts: Sequence[str] | None
     more: Mapping[str, Any]
-    graphs: "Graphs | None" = None
-    products: Mapping[str, Product] = field(default_factory=dict)
+    _runs: Mapping[str, Boxed]
+    _told: Path
+
+    @cached_property
+    def _data(self) -> Any:
+        """What only those who look at graphs need."""
+        return json.loads(zlib.decompress(self._told.read_bytes()))
+
+    @cached_property
+    def graphs(self) -> Graphs:
+        """What was compiled."""
+        return graphs_of(self._data["graphs"])
+
+    @cached_property
+    def products(self) -> Mapping[str, Product]:
+        """What the compilers made of it."""
+        data = self._data
+        return {
+            role: Product(run, graph_of(data["compiled"][role], data["tables"])) for role, run in self._runs.items()
+        }
+
+
+Made = Pipeline | KeptGraphs
+
+
+def graphs_made(made: Made | None, input_names: Sequence[str]) -> Graphs | None:
+    """What was compiled, now or before, with what this function calls its inputs."""
+    if made is None or (graphs := made.graphs) is None:
+        return None
+    graphs.input_names = input_names
+    return graphs
+
+
+def texts_of(made: Made) -> Sequence[str] | None:
+    """What `account` tells of it."""
+    return made.texts if isinstance(made, KeptGraphs) else account(made.products)
 
 
 @stage("keep the graphs")
@@ -50,20 +85,22 @@ def keep_graphs(parts: Sequence[str] | None, pipeline: Pipeline, plain: Plain | 
         plain: from the way in.
         more: to be kept with it.
     """
-    if parts is None or plain is None or not is_kept():
+    if parts is None or plain is None or not is_kept() or (told := _told(pipeline)) is None:
         return
     products: dict[str, Any] = {}
     files: dict[str, bytes] = {}
     for role, product in pipeline.products.items():
         tell = getattr(product.run, "data", None)
-        if tell is None or (told := tell()) is None:
+        if tell is None or (found := tell()) is None:
             return
-        data, contents = told
+        data, contents = found
         names = {key: name_of(content, ".so") for key, content in contents.items()}
         files.update(zip(names.values(), contents.values(), strict=True))
         products[role] = {"data": data, "files": names}
+    files[name_of(told, ".z")] = told
     record = {
         "products": products,
+        "told": name_of(told, ".z"),
         "donated": list(pipeline.donated),
         "plain": _plain_as_data(plain),
         "texts": account(pipeline.products),
@@ -84,10 +121,11 @@ def kept_graphs(parts: Sequence[str] | None, backend: Backend, name: str, *, gua
     if (record := kept(KIND, (*machine(), *parts))) is None:
         return None
     runs: dict[str, Boxed] = {}
+    told = kept_file(record["told"])
     for role, product in record["products"].items():
         found = {key: kept_file(file) for key, file in product["files"].items()}
         files = {key: path for key, path in found.items() if path is not None}
-        if len(files) < len(found):
+        if told is None or len(files) < len(found):
             return None
         try:
             runs[role] = backend.load(product["data"], files)
@@ -104,7 +142,19 @@ def kept_graphs(parts: Sequence[str] | None, backend: Backend, name: str, *, gua
     if backward is not None:
         backward = sparing_retained(backward, record["donated"])
     way = plain_way(run, backward, _plain_of(record["plain"]), name)
-    return KeptGraphs(way, record["texts"], record["more"])
+    assert told is not None
+    return KeptGraphs(way, record["texts"], record["more"], runs, told)
+
+
+def _told(pipeline: Pipeline) -> bytes | None:
+    """The graphs, for those who look at them; None where they are no data."""
+    tables = Tables()
+    compiled = {role: graph_data(product.graph, tables) for role, product in pipeline.products.items()}
+    assert pipeline.graphs is not None
+    graphs = graphs_data(pipeline.graphs)
+    if graphs is None or None in compiled.values():
+        return None
+    return zlib.compress(json.dumps({"graphs": graphs, "compiled": compiled, "tables": tables.data()}).encode(), 1)
 
 
 def _plain_as_data(plain: Plain) -> dict[str, Any]:

@@ -7,9 +7,9 @@ of what they compiled.
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,12 +39,12 @@ class KeptGraphs:
     texts: Sequence[str] | None
     more: Mapping[str, Any]
     _runs: Mapping[str, Boxed]
-    _told: Path
+    _told: bytes
 
     @cached_property
     def _data(self) -> Any:
         """What only those who look at graphs need."""
-        return json.loads(zlib.decompress(self._told.read_bytes()))
+        return json.loads(zlib.decompress(self._told))
 
     @cached_property
     def graphs(self) -> Graphs:
@@ -121,7 +121,7 @@ def kept_graphs(parts: Sequence[str] | None, backend: Backend, name: str, *, gua
     if (record := kept(KIND, (*machine(), *parts))) is None:
         return None
     runs: dict[str, Boxed] = {}
-    told = kept_file(record["told"])
+    told = _content_of(record["told"])
     for role, product in record["products"].items():
         found = {key: kept_file(file) for key, file in product["files"].items()}
         files = {key: path for key, path in found.items() if path is not None}
@@ -144,6 +144,13 @@ def kept_graphs(parts: Sequence[str] | None, backend: Backend, name: str, *, gua
     way = plain_way(run, backward, _plain_of(record["plain"]), name)
     assert told is not None
     return KeptGraphs(way, record["texts"], record["more"], runs, told)
+
+
+def _content_of(name: str) -> bytes | None:
+    """Of a kept file, at once: it may be deleted before somebody looks at the graphs."""
+    with suppress(OSError):
+        return None if (path := kept_file(name)) is None else path.read_bytes()
+    return None
 
 
 def _told(pipeline: Pipeline) -> bytes | None:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from aotkit.capture.auto import default_backend
@@ -73,9 +74,12 @@ class Recipe:
         makers = {
             getattr(made, "__module__", "").partition(".")[0] for made in (self.backend.fw_compiler, self.partition)
         }
-        if not are_named or makers != {"aotkit"} or self.dynamic:
+        if not are_named or makers != {"aotkit"} or self.dynamic or (settings := changed_settings()) is None:
             return None
-        return [self.backend_name, self.partition_name, self.random, str(environment()), *changed_settings()]
+        # "cuda" without a number stands for that of the process.
+        device = str(torch.cuda.current_device()) if torch.cuda.is_initialized() else ""
+        how = [self.backend_name, self.partition_name, self.random]
+        return [self.name, *how, device, str(environment()), *settings]
 
     @property
     def subject(self) -> str:

@@ -77,7 +77,7 @@ class Recipe:
         if not are_named or makers != {"aotkit"} or self.dynamic or (settings := changed_settings()) is None:
             return None
         # "cuda" without a number stands for that of the process.
-        device = str(torch.cuda.current_device()) if torch.cuda.is_initialized() else ""
+        device = str(torch.cuda.current_device()) if torch.cuda.is_initialized() else ""  # type: ignore[no-untyped-call]
         how = [self.backend_name, self.partition_name, self.random]
         return [self.name, *how, device, str(environment()), *settings]
 

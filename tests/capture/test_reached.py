@@ -16,7 +16,7 @@ MODULES = ("hk_program", "hk_other")
 
 @pytest.fixture(autouse=True)
 def own_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("aotkit.keep.store.cache_folder", lambda: tmp_path)  # not that of the C++ tier
     monkeypatch.setenv("AOTKIT_KEEP", "1")
 
 
@@ -143,7 +143,12 @@ CHANGED = {
     "global": ("S = 2.0\ndef f(x):\n    return x * S", "", "2.0", "3.0"),
     "zero": ("S = 0.0\ndef f(x):\n    return x / S", "", "0.0", "-0.0"),
     "other file": ("import hk_other\ndef f(x):\n    return hk_other.g(x)", "def g(x):\n    return x * 2", "2", "3"),
-    "other file's global": ("from hk_other import g\ndef f(x):\n    return g(x)", "S = 2\ndef g(x): return x * S", "2", "3"),
+    "global of another file": (
+        "from hk_other import g\ndef f(x):\n    return g(x)",
+        "S = 2\ndef g(x):\n    return x * S",
+        "2",
+        "3",
+    ),
     "default": ("def g(x, s=2):\n    return x * s\ndef f(x):\n    return g(x)", "", "s=2", "s=3"),
     "keyword default": ("def g(x, *, s=2):\n    return x * s\ndef f(x):\n    return g(x)", "", "s=2", "s=3"),
     "own default": ("def f(x, s=2):\n    return x * s", "", "s=2", "s=3"),

@@ -15,7 +15,7 @@ RIGHT = CheckReport("this", [Comparison("output 0", 1e-7, 1e-4)], repeated=True)
 
 @pytest.fixture(autouse=True)
 def own_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("aotkit.keep.store.cache_folder", lambda: tmp_path)  # not that of the C++ tier
     monkeypatch.setenv("AOTKIT_KEEP", "1")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.capture.kept_graphs import KeptGraphs, Made, graphs_made, keep_graphs, kept_graphs, texts_of
+from aotkit.capture.kept_graphs import KeptGraphs, Made, graphs_made, keep_graphs, kept_graphs, surroundings, texts_of
 from aotkit.capture.outputs import Outputs
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.refusals import EagerOnly
@@ -216,8 +216,8 @@ def what_is_compiled(recipe: Recipe, signature: Signature) -> Sequence[str] | No
     """All that decides what a function is compiled to, but for the machine; None if that cannot be told."""
     if not is_kept():
         return None
-    surroundings, text = recipe.surroundings(), signature.text()
-    return None if surroundings is None or text is None else [*surroundings, *text]
+    around, text = surroundings(recipe), signature.text()
+    return None if around is None or text is None else [*around, *text]
 
 
 def _refusing(call: Callable[[list[Tensor]], Sequence[Any]], mutated: Sequence[int]) -> Callable[..., Sequence[Any]]:

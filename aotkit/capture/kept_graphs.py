@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from aotkit.capture.recipe import Recipe
 from aotkit.inspection import Graphs, graphs_data, graphs_of
 from aotkit.interfaces import Backend, Boxed
 from aotkit.keep import is_kept, keep, kept, kept_file, machine, name_of
@@ -21,6 +22,7 @@ from aotkit.passes import Tables, graph_data, graph_of
 from aotkit.runtime import Gradients, Layout, Plain, WayIn, plain_way, sparing_retained, warn_user
 from aotkit.stages import Pipeline, Product, account
 from aotkit.timeline import stage
+from aotkit.torch_private.switches import changed_settings, environment
 
 KIND = "graphs"
 
@@ -74,6 +76,19 @@ def graphs_made(made: Made | None, input_names: Sequence[str]) -> Graphs | None:
 def texts_of(made: Made) -> Sequence[str] | None:
     """What `account` tells of it."""
     return made.texts if isinstance(made, KeptGraphs) else account(made.products)
+
+
+def surroundings(recipe: Recipe) -> list[str] | None:
+    """How it is compiled, where another process finds the same under the same names; None where it might not.
+
+    The code of aotkit's own backends and partitioners is known to `machine`.
+    """
+    compiler = recipe.backend.fw_compiler
+    are_named = recipe.compiler_by_name("fw_compiler", compiler) and recipe.partitioner_by_name()
+    makers = {getattr(made, "__module__", "").partition(".")[0] for made in (compiler, recipe.partition)}
+    if not are_named or makers != {"aotkit"} or recipe.dynamic:
+        return None
+    return [recipe.backend_name, recipe.partition_name, recipe.random, str(environment()), *changed_settings()]
 
 
 @stage("keep the graphs")

@@ -77,9 +77,8 @@ class Backend:
             alone then.
         declines: why it cannot take an operation of a graph, or None if it can. Where it is given, the compilers get
             regions instead of whole graphs: graphs of operations that they take.
-        load: makes a function of what `data()` gave in another process, and of where its files are now. What is
-            compiled then outlives a process: its `data`, a method without arguments, gives what JSON can hold and the
-            contents of files, both by names of its own; or None.
+        load: makes a function of what the method `data()` of a compiled graph gave in another process: JSON, and
+            files, by name. See `docs/write_a_backend.md`.
         unavailable: why this machine cannot run the backend, or None if it can.
     """
 

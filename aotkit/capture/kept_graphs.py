@@ -33,20 +33,29 @@ class KeptGraphs:
 
     Attributes:
         way_in: how a call comes to them.
-        texts: what `account` told of them there.
-        more: what was kept with them.
+        record: of `as_data`.
+        files: where those are that it names.
     """
 
     way_in: WayIn
-    texts: Sequence[str] | None
-    more: Mapping[str, Any]
+    record: Mapping[str, Any]
+    files: Mapping[str, Path]
     _runs: Mapping[str, Boxed]
-    _told: Path
+
+    @property
+    def texts(self) -> Sequence[str] | None:
+        """What `account` told of them there."""
+        return self.record["texts"]  # type: ignore[no-any-return]
+
+    @property
+    def more(self) -> Mapping[str, Any]:
+        """What was kept with them."""
+        return self.record["more"]  # type: ignore[no-any-return]
 
     @cached_property
     def _data(self) -> Any:
         """What only those who look at graphs need."""
-        return json.loads(zlib.decompress(self._told.read_bytes()))
+        return json.loads(zlib.decompress(self.files[self.record["told"]].read_bytes()))
 
     @cached_property
     def graphs(self) -> Graphs:
@@ -100,14 +109,25 @@ def keep_graphs(parts: Sequence[str] | None, pipeline: Pipeline, plain: Plain | 
         plain: from the way in.
         more: to be kept with it.
     """
-    if parts is None or plain is None or not is_kept() or (told := _told(pipeline)) is None:
+    if parts is None or not is_kept() or (found := as_data(pipeline, plain, more)) is None:
         return
+    keep(KIND, (*machine(), *parts), *found)
+
+
+def as_data(
+    made: Made, plain: Plain | None, more: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, bytes]] | None:
+    """Compiled graphs as JSON, and the files that it names; None if another process could not have the same of that."""
+    if isinstance(made, KeptGraphs):
+        return made.record, {name: path.read_bytes() for name, path in made.files.items()}
+    if plain is None or (told := _told(made)) is None:
+        return None
     products: dict[str, Any] = {}
     files: dict[str, bytes] = {}
-    for role, product in pipeline.products.items():
+    for role, product in made.products.items():
         tell = getattr(product.run, "data", None)
         if tell is None or (found := tell()) is None:
-            return
+            return None
         data, contents = found
         names = {key: name_of(content, ".so") for key, content in contents.items()}
         files.update(zip(names.values(), contents.values(), strict=True))
@@ -116,12 +136,12 @@ def keep_graphs(parts: Sequence[str] | None, pipeline: Pipeline, plain: Plain | 
     record = {
         "products": products,
         "told": name_of(told, ".z"),
-        "donated": list(pipeline.donated),
+        "donated": list(made.donated),
         "plain": _plain_as_data(plain),
-        "texts": account(pipeline.products),
+        "texts": account(made.products),
         "more": more,
     }
-    keep(KIND, (*machine(), *parts), record, files)
+    return record, files
 
 
 @stage("look for graphs")
@@ -135,30 +155,45 @@ def kept_graphs(parts: Sequence[str] | None, backend: Backend, name: str, *, gua
         return None
     if (record := kept(KIND, (*machine(), *parts))) is None:
         return None
-    runs: dict[str, Boxed] = {}
-    told = kept_file(record["told"])
-    for role, product in record["products"].items():
-        found = {key: kept_file(file) for key, file in product["files"].items()}
-        files = {key: path for key, path in found.items() if path is not None}
-        if told is None or len(files) < len(found):
-            return None
-        try:
-            runs[role] = backend.load(product["data"], files)
-        except Exception as e:  # such as a library that is gone since
-            warn_user(
-                f"graphs of {name!r} that an earlier process compiled do not load: {type(e).__name__}: {e}. They "
-                "are compiled anew.",
-                RuntimeWarning,
-            )
-            return None
+    found = {file: kept_file(file) for file in files_of(record)}
+    files = {file: path for file, path in found.items() if path is not None}
+    if len(files) < len(found):
+        return None
+    try:
+        return graphs_from(record, files, backend, name, guarded=guarded)
+    except Exception as e:  # such as a library that is gone since
+        warn_user(
+            f"graphs of {name!r} that an earlier process compiled do not load: {type(e).__name__}: {e}. They are "
+            "compiled anew.",
+            RuntimeWarning,
+        )
+        return None
+
+
+def files_of(record: Mapping[str, Any]) -> list[str]:
+    """The names of the files that a record speaks of."""
+    return [record["told"], *(file for product in record["products"].values() for file in product["files"].values())]
+
+
+def graphs_from(
+    record: Mapping[str, Any], files: Mapping[str, Path], backend: Backend, name: str, *, guarded: bool
+) -> KeptGraphs:
+    """Compiled graphs of what `as_data` gave.
+
+    Args:
+        files: where they are now.
+    """
+    assert backend.load is not None
+    runs = {
+        role: backend.load(product["data"], {key: files[file] for key, file in product["files"].items()})
+        for role, product in record["products"].items()
+    }
     run, backward = runs["forward"], runs.get("backward")
     if guarded:
         run = getattr(run, "unchecked", run)
     if backward is not None:
         backward = sparing_retained(backward, record["donated"])
-    way = plain_way(run, backward, _plain_of(record["plain"]), name)
-    assert told is not None
-    return KeptGraphs(way, record["texts"], record["more"], runs, told)
+    return KeptGraphs(plain_way(run, backward, _plain_of(record["plain"]), name), record, files, runs)
 
 
 def _told(pipeline: Pipeline) -> bytes | None:

@@ -2,10 +2,10 @@
 
 import contextvars
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aotkit.timeline import Timeline
 
@@ -23,6 +23,7 @@ class Ran:
         eager: why some of them ran uncompiled.
         began: when, by `time.perf_counter`.
         timeline: where its time goes, if it compiles anything.
+        values: inputs and results of each graph that runs compiled, where they are wanted.
     """
 
     again: bool = False
@@ -30,6 +31,7 @@ class Ran:
     eager: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
     timeline: Timeline | None = None
+    values: "list[tuple[Sequence[Any], Sequence[Any]]] | None" = None
 
     @contextmanager
     def recorded(self, subject: str) -> Iterator[None]:

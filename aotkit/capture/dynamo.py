@@ -183,6 +183,12 @@ class DynamoFunction:
             eager = "; ".join(_parts_in_eager(call, limited=False)) or self._why_eager()
         return Visit(self._recipe.name, call.pieces, reasons, eager, error)
 
+    def recorded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Ran]:
+        """The result of a call that is made once more, and what it ran, with its values. Random state is put back."""
+        call = Ran(values=[])
+        with self._recorded(call), random_state():
+            return self._call(*args, **kwargs), call
+
     def _new_call(self, again: bool = False) -> Ran:
         timeline, self._timeline = self._timeline, None
         return Ran(again=again, timeline=timeline)

@@ -118,6 +118,8 @@ class CapturedGraph:
         attributes: tensors that its last inputs always are.
 
     Attributes:
+        made, way_in: what was compiled, now or before, and how a call comes to that; None before.
+        seeded: whether a seed follows the inputs.
         is_unchecked: whether its next run is to be compared with eager's.
         report: the verdict of that.
         timeline: where the time of the call went that it was compiled in.
@@ -136,9 +138,10 @@ class CapturedGraph:
         self._recipe = recipe
         self._fall_back = fall_back
         self._run: Callable[..., Sequence[Any]] = self._gm
-        self._seeded = False
+        self.seeded = False
         self._eager: str | None = None  # why it runs uncompiled for good, though nothing failed
-        self._made: Made | None = None
+        self.made: Made | None = None
+        self.way_in: WayIn | None = None
         self._input_names: Sequence[str] = ()
         self._mutated: Sequence[int] = ()
         self._shared: Hashable = None  # how mutated inputs share memory; known from the first run
@@ -162,7 +165,7 @@ class CapturedGraph:
             native.begin_build()
         if (reason := self._eager or (self._why_other_inputs(inputs) if self._mutated else None)) is not None:
             return self._run_eagerly(reason, inputs)
-        if (self.is_unchecked or again) and self._made is not None and self.error is None:
+        if (self.is_unchecked or again) and self.made is not None and self.error is None:
             try:
                 with call.recorded(self._recipe.subject) if call and self.is_unchecked else nullcontext():
                     self.report = self._report(inputs, self._input_names, again)
@@ -173,17 +176,20 @@ class CapturedGraph:
             except EagerOnly as e:
                 self._eager, self.is_unchecked = str(e), False
                 return self._run_eagerly(self._eager, inputs)
-        return self._run(*inputs)
+        results = self._run(*inputs)
+        if call is not None and call.values is not None:
+            call.values.append((inputs, results))
+        return results
 
     @property
     def graphs(self) -> Graphs | None:
         """What was compiled."""
-        return graphs_made(self._made, self._input_names)
+        return graphs_made(self.made, self._input_names)
 
     @property
     def products(self) -> Mapping[str, Product]:
         """What the compilers made of them."""
-        return {} if self._made is None else self._made.products
+        return {} if self.made is None else self.made.products
 
     def _report(self, inputs: Sequence[Any], input_names: Sequence[str], again: bool) -> CheckReport:
         subject, compare = self._recipe.subject, functools.partial(self._compare, inputs, input_names)
@@ -193,8 +199,8 @@ class CapturedGraph:
 
     def _account(self, inputs: Sequence[Any]) -> Sequence[str] | None:
         """All that decides what the captured graph, and the compiled ones, compute of these inputs but their values."""
-        assert self._made is not None
-        if (texts := texts_of(self._made)) is None or (captured := description(self._gm)) is None:
+        assert self.made is not None
+        if (texts := texts_of(self.made)) is None or (captured := description(self._gm)) is None:
             return None
         recipe = self._recipe
         shared = mutation_pattern(inputs, range(len(inputs)))
@@ -233,24 +239,27 @@ class CapturedGraph:
         parts = None if self._assigned else what_is_compiled(gm, example_inputs, self._recipe)
         kept = kept_graphs(parts, self._recipe.backend, self._recipe.name, guarded=False)
         if kept is not None:
-            self._made, self._seeded = kept, kept.more["seeded"]
-            self._run = self._calling(kept.way_in)
+            self.made, self.way_in, self.seeded = kept, kept.way_in, kept.more["seeded"]
+            self._mutated, self._shared = kept.more["mutated"], ()
         else:
             self._compile_anew(gm, example_inputs, parts)
-        self._input_names = (*captured_names(gm), "seed")[: len(example_inputs) + self._seeded]
+        assert self.way_in is not None
+        self._run = self._calling(self.way_in)
+        self._input_names = (*captured_names(gm), "seed")[: len(example_inputs) + self.seeded]
         self._seconds = time.monotonic() - start
 
     def _compile_anew(self, gm: GraphModule, example_inputs: Sequence[Any], parts: Sequence[str] | None) -> None:
         try:
             pipeline, compiled = self._compiled(gm, example_inputs)
         except SeedNeeded:
-            self._seeded = True
+            self.seeded = True
             pipeline, compiled = self._compiled(gm, example_inputs)
-        self._made = pipeline
-        way = self._way_in(pipeline, compiled, len(example_inputs) + self._seeded)
-        self._run = self._calling(way)
+        self.made = pipeline
+        self.way_in = self._shortest_way(pipeline, compiled, len(example_inputs) + self.seeded)
         self._mutated = compiled.mutated
-        keep_graphs(parts, pipeline, way.plain, {"seeded": self._seeded})
+        if not mutation_pattern(example_inputs, compiled.mutated):
+            more = {"seeded": self.seeded, "mutated": [*compiled.mutated]}
+            keep_graphs(parts, pipeline, self.way_in.plain, more)
 
     def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Pipeline, Compiled]:
         pipeline = self._recipe.pipeline()
@@ -258,7 +267,7 @@ class CapturedGraph:
         pipeline.assigns_data = bool(self._assigned)
         pipeline.lasting = [*(isinstance(x, nn.Parameter) for x in example_inputs), True]  # the last is the seed
         inputs = list(example_inputs)
-        gm = graph_to_trace(gm, shared=self._recipe.random == "shared", seeded=self._seeded)
+        gm = graph_to_trace(gm, shared=self._recipe.random == "shared", seeded=self.seeded)
         with stage("trace, cut and compile"), COMPILE_LOCK, random_state(), self._explained(), collecting_later():
             inputs += self._seed()
             return pipeline, compile_captured(gm, inputs, **pipeline.keywords())
@@ -278,7 +287,7 @@ class CapturedGraph:
                 f"{e}. Keep it out by torch.compiler.disable, or use on_error='eager' to run it uncompiled."
             ) from e
 
-    def _way_in(self, pipeline: Pipeline, compiled: Compiled, count: int) -> WayIn:
+    def _shortest_way(self, pipeline: Pipeline, compiled: Compiled, count: int) -> WayIn:
         with stage("make the way in"):
             return way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, count, self._recipe.name)
 
@@ -290,7 +299,7 @@ class CapturedGraph:
 
     def _seed(self) -> list[Tensor]:
         """The input that follows the captured ones: the seed of a call, where it needs one."""
-        return [new_seed()] if self._seeded else []
+        return [new_seed()] if self.seeded else []
 
     def _randomness(self, *seed: Tensor) -> AbstractContextManager[Any]:
         """What eager code runs under to draw the compiled graph's numbers, from a new seed if none is given."""

@@ -222,7 +222,7 @@ def _plain_of(data: Mapping[str, Any]) -> Plain:
         uses = None if gradients["uses"] is None else [frozenset(used) for used in gradients["uses"]]
         layouts = [_layout(*layout) for layout in gradients["layouts"]]
         gradients = Gradients(gradients["tangents"], layouts, gradients["given"], uses)
-    return Plain(data["outputs"], data["views"], gradients)
+    return Plain(data["outputs"], data["views"], data["written"], gradients)
 
 
 def _layout(shape: list[int], stride: list[int], dtype: str, device: str) -> Layout:

@@ -12,11 +12,12 @@ from aotkit.capture import DynamoFunction, Entry, Recipe, as_data
 from aotkit.errors import UnsupportedError
 from aotkit.keep import installed
 from aotkit.random import random_state
+from aotkit.runtime import Apart
 from aotkit.saved import described, integers_of, owner_of, probed, write
 
 NOT_PLAIN = (
-    "{!r} cannot be saved for these arguments: {}. What can be saved is one graph that mutates nothing and returns no "
-    "views of its inputs, of fixed sizes, by a backend that makes data of what it compiles: 'inductor'."
+    "{!r} cannot be saved for these arguments: {}. What can be saved is one graph of fixed sizes whose results are new "
+    "tensors, by a backend that makes data of what it compiles: 'inductor'."
 )
 
 
@@ -38,6 +39,8 @@ def save(
     way = piece.way_in
     if way is None or way.plain is None:
         raise UnsupportedError(NOT_PLAIN.format(recipe.name, way.detour if way else "it runs eagerly"))
+    if way.plain.written and not Apart()(inputs):
+        raise UnsupportedError(NOT_PLAIN.format(recipe.name, "it changes inputs, and some share memory"))
     if (data := as_data(piece.made, way.plain, {"seeded": piece.seeded})) is None:
         why = f"backend {recipe.backend_name!r} does not tell what it compiled, or it has constants of its own"
         raise UnsupportedError(NOT_PLAIN.format(recipe.name, why))

@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def read(path: str | os.PathLike[str], trusted: bool) -> tuple[Mapping[str, Any]
                 )
             names = {*archive.namelist()} - {CONTENT, SIGNATURE}
             files = {name: archive.read(name) for name in names}
-    except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError, ValueError) as e:
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, ValueError) as e:
         raise UnavailableError(
             f"{os.fspath(path)!r} is no compiled step, or is damaged: {type(e).__name__}: {e}. Save it again."
         ) from e

@@ -49,7 +49,8 @@ def probed(
     leaves = [x for x in inputs if x.requires_grad]
     gradients: Sequence[Tensor | None] = ()
     if roots and leaves:
-        gradients = torch.autograd.grad(roots, leaves, [torch.ones_like(y) for y in roots], allow_unused=True)
+        total = sum((_real(y).double().sum() for y in roots), torch.zeros((), device=roots[0].device))
+        gradients = torch.autograd.grad(total, leaves, allow_unused=True)
     return [_digest(x) for x in (*outputs, *gradients)]
 
 
@@ -92,12 +93,15 @@ def _made_up(number: int, layout: Mapping[str, Any], integers: list[Any] | None)
     return tensor.copy_(values).requires_grad_(layout["requires_grad"])
 
 
+def _real(value: Tensor) -> Tensor:
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+
+
 def _digest(value: Tensor | None) -> Digest:
     """The mean size of the elements, their mean, and some of them."""
     if value is None:
         return None
-    values = torch.view_as_real(value) if value.is_complex() else value
-    flat = values.detach().double().flatten().cpu()
+    flat = _real(value.detach()).double().flatten().cpu()
     if not flat.numel():
         return [0.0]
     where = torch.linspace(0, flat.numel() - 1, SAMPLES).long()

@@ -1,7 +1,9 @@
 """What loading a saved step gives: a function that runs its graphs on calls like the one it was saved for."""
 
 import operator
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from aotkit.inspection import Graphs
 from aotkit.keep import installed
 from aotkit.random import new_seed
 from aotkit.registry import get_backend
+from aotkit.runtime import Apart
 from aotkit.saved.call import layout_of, modules_of, owner_of, state_of
 from aotkit.saved.probe import differing, probed
 from aotkit.torch_private.dispatch import pytree
@@ -32,11 +35,10 @@ class Step:
         graphs: what it runs.
     """
 
-    def __init__(self, fn: Callable[..., Any], content: Mapping[str, Any], made: KeptGraphs, folder: Any) -> None:
+    def __init__(self, fn: Callable[..., Any], content: Mapping[str, Any], made: KeptGraphs) -> None:
         self.__wrapped__ = fn
         self.name = content["name"]
         self._call, self._made, self._content = content["call"], made, content
-        self._folder = folder  # of the kernels, for as long as they may run
         self._parameters = Parameters(fn)
         self._owner = owner_of(fn)
         self._modules = [] if self._owner is None else [*self._owner.modules()]
@@ -45,6 +47,7 @@ class Step:
         self._state = operator.attrgetter(*names, names[0]) if names else None
         self._structure = pytree.treespec_loads(self._call["structure"])
         self._result_structure = pytree.treespec_loads(self._call["result_structure"])
+        self._are_apart = Apart()
         self._accepts: Callable[..., bool] = lambda *_: False
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -58,6 +61,8 @@ class Step:
         if not self._accepts(*inputs):
             self._refuse_other_inputs(inputs)
             self._accepts = tensor_guard(inputs)
+        if self._made.record["plain"]["written"] and not self._are_apart(inputs):
+            self._refuse("it changes inputs, and some share memory;")
         seed = [new_seed()] if self._content["seeded"] else []
         outputs = self._made.way_in.call([*inputs, *seed])
         given = {"output": outputs, "argument": tensors}
@@ -132,12 +137,13 @@ def loaded(fn: Callable[..., Any], content: Mapping[str, Any], files: Mapping[st
         MismatchError: it does not compute here what it computed there.
     """
     _refuse_others(fn, content)
-    folder = tempfile.TemporaryDirectory(prefix="aotkit-")
-    paths = {name: Path(folder.name, name) for name in files}
+    folder = tempfile.mkdtemp(prefix="aotkit-")
+    paths = {name: Path(folder, name) for name in files}
     for name, path in paths.items():
         path.write_bytes(files[name])
     made = graphs_from(content["graphs"], paths, get_backend(content["backend"]), content["name"], guarded=True)
-    step = Step(fn, content, made, folder)
+    step = Step(fn, content, made)
+    weakref.finalize(step, shutil.rmtree, folder, ignore_errors=True)
     _check(step, content, made)
     return step
 

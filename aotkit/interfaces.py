@@ -67,7 +67,7 @@ class Backend:
         bw_compiler: compiles the backward graph; None: the forward compiler does both.
         inference_compiler: compiles the graph of a call without gradients; None: the forward compiler does.
         decompositions: ATen operator -> function that rewrites it into simpler operators while tracing; or a
-            function without arguments that returns such a table.
+            function without arguments that returns such a table. One may return NotImplemented: the operator stays.
         joint_pass: changes the joint graph in place before it is partitioned: `joint_pass(joint, joint_inputs)`.
         reuses_saved: whether a compiled backward graph may write into saved values: into those that Inductor calls
             donated, which nothing outside of the graph refers to. It gets copies where the graph is retained.

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -73,8 +72,7 @@ def graph_to_trace(gm: GraphModule, *, shared: bool, seeded: bool) -> GraphModul
     def run(seed: Tensor | None, *inputs: Any) -> Any:
         from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 
-        has_values = get_proxy_mode() is not None
-        with SharedRandom(Draws(seed, has_values=has_values)) if shared else nullcontext(), EagersDropout():
+        with SharedRandom(Draws(seed)) if shared else nullcontext(), EagersDropout():
             return PropagateUnbackedSymInts(outer, graph=inner).run(*inputs)
 
     graph.output(graph.call_function(run, (seed, *inputs)))

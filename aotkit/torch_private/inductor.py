@@ -39,6 +39,7 @@ __all__ = [
     "triton_cache_folder",
 ]
 
+_AOTKIT = Path(__file__).parents[1]
 RANDOM = {"fallback_random": True}  # torch's own kernels and generator: a call draws the numbers of eager
 NOTING = {"trace.provenance_tracking_level": 1}  # which nodes of a graph are in which kernel
 
@@ -77,8 +78,8 @@ def compile_graph(
 
 @functools.cache
 def _own_code() -> str:
-    """Another one whenever the code that changes kernels is changed."""
-    files = sorted(Path(__file__).parent.rglob("*.py"))
+    """Another one whenever the code that changes kernels is changed, or that of random numbers, which is in them."""
+    files = sorted(file for folder in ("torch_private", "random") for file in _AOTKIT.joinpath(folder).rglob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 
 from torch import nn
 
-from aotkit.capture import Randomness
+from aotkit.capture import Check, Randomness, require_check
 from aotkit.compiled import CompiledFunction, compile_module
 from aotkit.interfaces import Partitioner
 from aotkit.registry import BackendSpec
@@ -23,7 +23,7 @@ class Options(TypedDict, total=False):
 
     backend: BackendSpec
     partition: str | Partitioner
-    check: bool
+    check: Check
     capture: Capture
     dynamic: bool | None
     random: Randomness
@@ -43,7 +43,7 @@ def compile(
     *,
     backend: BackendSpec = "auto",
     partition: str | Partitioner = "auto",
-    check: bool = True,
+    check: Check = True,
     capture: Capture = "auto",
     dynamic: bool | None = None,
     random: Randomness = "shared",
@@ -88,6 +88,7 @@ def compile(
     for option, value, literal in choices:
         if value not in (allowed := get_args(literal)):
             raise ValueError(f"{option} must be one of {', '.join(map(repr, allowed))}, not {value!r}.")
+    require_check(check, capture)
     options: Options = {
         "backend": backend, "partition": partition, "check": check, "capture": capture, "dynamic": dynamic,
         "random": random, "on_error": on_error, "strict": strict,

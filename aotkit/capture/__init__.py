@@ -9,6 +9,7 @@ from aotkit.capture.direct import DirectFunction
 from aotkit.capture.dynamo import DynamoFunction
 from aotkit.capture.dynamo_backend import CapturedCompiler
 from aotkit.capture.entry import Entry, Failure
+from aotkit.capture.later import Check, require_check
 from aotkit.capture.recipe import Randomness, Recipe, recipe_of
 from aotkit.capture.refusals import EagerOnly, OwnError
 from aotkit.capture.shared_random import SharedRandom
@@ -16,6 +17,7 @@ from aotkit.capture.watching import TensorReads
 
 __all__ = [
     "CapturedCompiler",
+    "Check",
     "DirectFunction",
     "DynamoFunction",
     "EagerOnly",
@@ -30,4 +32,5 @@ __all__ = [
     "default_backend",
     "flatten",
     "recipe_of",
+    "require_check",
 ]

@@ -22,6 +22,7 @@ from aotkit.capture.captured_graph import (
     strides_of_captured,
     uncompiled_graph,
 )
+from aotkit.capture.later import Check, Later, later_for
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.refusals import EagerOnly
 from aotkit.capture.storages import Storages
@@ -69,7 +70,7 @@ class CapturedCompiler:
         too_large: why it has not compiled others, in place of which Dynamo has made smaller ones, or none.
     """
 
-    def __init__(self, recipe: Recipe, check: bool, on_error: str = "raise") -> None:
+    def __init__(self, recipe: Recipe, check: Check, on_error: str = "raise") -> None:
         self._recipe = recipe
         self._check = check
         self._on_error = on_error
@@ -87,7 +88,10 @@ class CapturedCompiler:
         piece = CapturedGraph(gm, attributes, self._recipe, self.fall_back)
         try:
             end_graph_of_foreign(gm, example_inputs)
-            piece.compile(gm, [*example_inputs, *as_traced(attributes, example_inputs)])
+            inputs = [*example_inputs, *as_traced(attributes, example_inputs)]
+            piece.later = later_for(gm, inputs, self._recipe) if self._check == "later" else None
+            if piece.later is None:
+                piece.compile(gm, inputs)
         except AotkitError as e:
             piece.fail(e)
         except Exception as e:
@@ -96,7 +100,7 @@ class CapturedCompiler:
             raise
         else:
             self.compiled += 1
-            piece.is_unchecked = self._check
+            piece.is_unchecked = bool(self._check)
         return piece
 
     def fall_back(self, error: AotkitError) -> None:
@@ -121,6 +125,7 @@ class CapturedGraph:
         report: the verdict of that.
         timeline: where the time of the call went that it was compiled in.
         error: why it runs eagerly.
+        later: it runs uncompiled as yet, and this is what to compile.
         ends_because: why Dynamo ended the graph where it did; None where the function ends.
     """
 
@@ -152,17 +157,20 @@ class CapturedGraph:
         self.report: CheckReport | None = None
         self.timeline = current()
         self.error: AotkitError | None = None
+        self.later: Later | None = None
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
         inputs = (*inputs, *self._attributes)
-        if self.error is not None:
-            self._fall_back(self.error)
-        again = False
-        if (call := ran.get()) is not None:
+        again, call = False, ran.get()
+        if call is not None:
             call.pieces.append(self)
             again = call.again
         elif not self.is_unchecked:  # under torch.compile, once it has been checked
             native.begin_build()
+        if self.later is not None and not self._is_compiled(self.later, call):
+            return self._gm(*inputs)  # type: ignore[no-any-return]
+        if self.error is not None:
+            self._fall_back(self.error)
         if (reason := self._eager or (self._why_other_inputs(inputs) if self._mutated else None)) is not None:
             return self._run_eagerly(reason, inputs)
         if (self.is_unchecked or again) and self.graphs is not None and self.error is None:
@@ -177,6 +185,16 @@ class CapturedGraph:
                 self._eager, self.is_unchecked = str(e), False
                 return self._run_eagerly(self._eager, inputs)
         return self._run(*inputs)
+
+    def _is_compiled(self, later: Later, call: Ran | None) -> bool:
+        """Whether it need not run uncompiled any more; compiles it if it is time for that."""
+        if not later.is_due(wait=call is not None and call.waits):
+            return False
+        with (call or Ran()).recorded(self._recipe.subject), COMPILE_LOCK:
+            if self.later is later:  # else another thread has done so meanwhile
+                self.later, self.timeline, self._shared = None, current(), ()
+                self._eager = later.compile(self)
+        return True
 
     def _report(self, inputs: Sequence[Any], input_names: Sequence[str], again: bool) -> CheckReport:
         subject, compare = self._recipe.subject, functools.partial(self._compare, inputs, input_names)

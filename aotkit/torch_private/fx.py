@@ -96,3 +96,20 @@ def boxed(gm: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
     call: Callable[[list[Any]], Sequence[Any]] = lambda args: run(args)  # noqa: E731  (methods take no attributes)
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
+
+
+def operator_name(operator: Any) -> tuple[str, ...] | None:
+    """How another process finds an operator that pickle cannot name; None for anything else."""
+    if isinstance(operator, torch._ops.OpOverload):
+        return (*operator._schema.name.split("::"), operator._overloadname)
+    if isinstance(operator, torch._ops.HigherOrderOperator):
+        return operator.namespace or "higher_order", operator.__name__
+    return None
+
+
+def operator_named(name: tuple[str, ...]) -> Any:
+    """The operator of this name."""
+    found: Any = torch.ops
+    for part in name:
+        found = getattr(found, part)
+    return found

@@ -157,6 +157,7 @@ def test_each_kind_of_input_has_its_own_time(preparations, compilations):
     assert len(compilations) == 2
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 def test_parts_of_a_function_have_it_too(preparations, compilations):
     def f(x):
         x = x.sin()

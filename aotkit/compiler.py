@@ -76,8 +76,8 @@ def compile(
         strict: raise TraceError in place of the warning `EagerCallWarning` where a whole call runs uncompiled though
             nothing failed. Where TorchDynamo captures the function, that is known after the call has been made.
 
-    While a function is compiled, in its first call for each kind of input, stand-ins are in the places of tensors that it
-    captures. Other threads may call compiled functions meanwhile, but nothing uncompiled that shares those tensors.
+    While a function is compiled, in its first call for each kind of input, stand-ins are in the places of tensors that
+    it captures. Other threads may call compiled functions meanwhile, but nothing uncompiled that shares those tensors.
 
     Raises:
         UnknownNameError, UnavailableError: the backend or partitioner cannot be had.

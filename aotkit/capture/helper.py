@@ -4,8 +4,8 @@ It is a process, as tracing in a thread would disturb all others: while AOTAutog
 calls of whatever `torch.compile` has compiled into errors, sends calls of modules through its tracer, and at the end
 puts the random generators back; and each operation would wait for the interpreter.
 
-There is one, which starts with the first graph, takes them in order, and ends with this process. A forked child has
-none.
+There is one, which starts with the first graph, takes them in order, and ends with this process. A forked child
+compiles by itself what was asked for before.
 """
 
 import atexit
@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 LENGTH = struct.Struct("<Q")  # of what follows, in bytes
-# Higher than the program's own priority is none of its business; more than this, and it would never be done.
+# How much it gives way. At 19, beside a program that keeps all processors busy, it would hardly ever be done.
 NICE = 5
 _START = "import sys; sys.path[:] = {path!r}; from aotkit.capture.helping import help_out; help_out()"
 

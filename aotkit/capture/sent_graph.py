@@ -4,8 +4,10 @@ Who makes it anew gets the same nodes and fake inputs as everybody else who does
 of them serves the others.
 """
 
+import enum
 import io
 import pickle
+import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -81,8 +83,6 @@ def packed(gm: GraphModule, inputs: Sequence[Any]) -> bytes:
         raise NotSendable("inputs share memory, or are no plain tensors")
     if assigned_data(gm):
         raise NotSendable("it assigns data")
-    if any(_is_open(node.meta.get("example_value")) for node in gm.graph.nodes):
-        raise NotSendable("it has open sizes")
     nodes = _nodes(gm)
     results: Any = gm.graph.output_node().args[0]
     known = {r.name: s for r, s in zip(results, strides_of_captured(gm), strict=True) if isinstance(r, Node) and s}
@@ -123,6 +123,8 @@ def _nodes(gm: GraphModule) -> list[_Node]:
     found = []
     for node in gm.graph.nodes:
         target = node.target
+        if _is_open(node.meta.get("example_value")):
+            raise NotSendable("it has open sizes")
         if node.op == "get_attr":
             value = getattr(gm, str(target), None)
             if not isinstance(value, GraphModule):
@@ -200,9 +202,22 @@ class _Inner(torch.autograd.Function):
         return grad
 
 
+# All else may have a state that a copy would not share, as a random generator has.
+_PLAIN = (
+    type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.GetSetDescriptorType, types.ModuleType, enum.Enum, slice, type(...), list, dict, tuple, complex,
+    torch.dtype, torch.device, torch.layout, torch.memory_format, _Input,
+)  # fmt: skip
+
+
 class _Pickler(pickle.Pickler):
     def persistent_id(self, obj: Any) -> Any:
         return operator_name(obj)
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, _PLAIN):
+            raise NotSendable(f"it holds a {type(obj).__name__}")
+        return NotImplemented
 
 
 class _Unpickler(pickle.Unpickler):

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import aotkit
 from aotkit.capture import dynamo_backend, later, sent_graph
 from aotkit.capture.helper import Helper, Preparation, helper
+from aotkit.torch_private.fx import graph_module
 
 
 class Ended(Preparation):
@@ -375,8 +376,21 @@ def sent(f, *args):
     return gm, inputs, arrived, fakes
 
 
+def test_what_has_a_state_is_not_sent():
+    """A copy of a generator would draw the same numbers once more."""
+    graph = torch.fx.Graph()
+    graph.output((graph.call_function(torch.rand, (3,), {"generator": torch.Generator()}),))
+    with pytest.raises(sent_graph.NotSendable, match="Generator"):
+        sent_graph.packed(graph_module({}, graph), [])
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 def test_a_graph_arrives_as_it_was_sent():
+    def pooled(x):
+        return torch.nn.functional.max_pool2d(torch.ops.aten.sin.default(x), 2)
+
+    gm, _, arrived, _ = sent(pooled, torch.ones(1, 1, 4, 4))
+    assert [n.target for n in arrived.graph.nodes] == [n.target for n in gm.graph.nodes]
     layer, weight = nn.Linear(4, 4), torch.randn(4, 4, requires_grad=True)
     inner = (weight * 2).t()
 

@@ -69,11 +69,16 @@ def compile_captured(gm: GraphModule, example_inputs: Sequence[Any], **compilers
     return compiled_function(call, function_metadata(), None, len(example_inputs))
 
 
-def as_captured(fake_mode: Any) -> AbstractContextManager[Any]:
+@contextmanager
+def as_captured(fake_mode: Any) -> Iterator[None]:
     """For fake tensors of this mode, `compile_captured` may run under this when Dynamo is done, or where it was not."""
     from torch._guards import TracingContext, tracing
 
-    return tracing(TracingContext(fake_mode))
+    # As while Dynamo compiles: else torch 2.13 takes calls of what it has compiled, in other threads, for parts of what
+    # is traced, and refuses them. So does torch 2.11 in either case, and 2.15 in none.
+    session: Any = getattr(torch.compiler, "_compile_session_context", nullcontext)
+    with session(), tracing(TracingContext(fake_mode)):
+        yield
 
 
 class _Flat(nn.Module):

@@ -104,6 +104,8 @@ def operator_name(operator: Any) -> tuple[str, ...] | None:
     """Where below `torch` another process finds an operator that pickle cannot find; None for anything else."""
     if isinstance(operator, torch._ops.OpOverload):
         return ("ops", *operator._schema.name.split("::"), operator._overloadname)
+    if isinstance(operator, torch._ops.OpOverloadPacket):
+        return ("ops", *operator._qualified_op_name.split("::"))
     if isinstance(operator, torch._ops.HigherOrderOperator):
         return "ops", operator.namespace or "higher_order", operator.__name__
     if isinstance(operator, FunctionType) and "<locals>" in operator.__qualname__:  # as `max_pool2d`

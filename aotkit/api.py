@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import nn as modules
 from torch.fx import GraphModule
 
-from aotkit.capture import CapturedCompiler, Randomness, recipe_of
+from aotkit.capture import CapturedCompiler, Check, Randomness, recipe_of, require_check
 from aotkit.checking import CheckReport
 from aotkit.compiled import CompiledFunction, CompiledModule, function_of, uncompiled
 from aotkit.compiler import Capture, compile
@@ -170,14 +170,16 @@ def torch_backend(
     backend: BackendSpec = "auto",
     partition: str | Partitioner = "auto",
     *,
-    check: bool = True,
+    check: Check = True,
     random: Randomness = "shared",
 ) -> CapturedCompiler:
     """A backend for torch.compile: `torch.compile(fn, backend=aotkit.torch_backend("nop", "nx_min_cut"))`.
 
-    Each graph that Dynamo captures is compared with eager on its first run, unless `check` is off.
+    Each graph that Dynamo captures is compared with eager on its first run, unless `check` is off; with "later", when
+    it has been compiled in the background, see `compile`.
     `torch.compile(fn, backend="aotkit", options={"partition": "nx_min_cut"})` is the same by name.
     """
+    require_check(check, "dynamo")
     return CapturedCompiler(recipe_of(None, backend, partition, dynamic=False, random=random), check)
 
 

@@ -73,12 +73,10 @@ class Backend:
             donated, which nothing outside of the graph refers to. It gets copies where the graph is retained.
         writes_inputs: whether a compiled graph may itself write to inputs that the function changes in place, by
             `copy_` at its end. Else it returns their new values first, for aotkit to write.
-        fixed_sizes: whether it compiles graphs of fixed sizes only. Sizes that change are left open with `dynamic=True`
-            alone then.
+        fixed_sizes: whether it compiles graphs of fixed sizes only. Then `dynamic=True` alone leaves sizes open.
         declines: why it cannot take an operation of a graph, or None if it can. Where it is given, the compilers get
             regions instead of whole graphs: graphs of operations that they take.
-        load: makes a function of what the method `data()` of a compiled graph gave in another process: JSON, and
-            files, by name. See `docs/write_a_backend.md`.
+        load: makes a function of what a compiled graph's `data()` gave elsewhere: see `docs/write_a_backend.md`.
         unavailable: why this machine cannot run the backend, or None if it can.
     """
 

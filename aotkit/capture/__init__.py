@@ -10,6 +10,7 @@ from aotkit.capture.dynamo import DynamoFunction
 from aotkit.capture.dynamo_backend import CapturedCompiler
 from aotkit.capture.entry import Entry, Failure
 from aotkit.capture.kept_graphs import KeptGraphs, as_data, graphs_from
+from aotkit.capture.later import Check, require_check
 from aotkit.capture.recipe import Randomness, Recipe, recipe_of
 from aotkit.capture.refusals import EagerOnly, OwnError
 from aotkit.capture.shared_random import SharedRandom
@@ -17,6 +18,7 @@ from aotkit.capture.watching import TensorReads
 
 __all__ = [
     "CapturedCompiler",
+    "Check",
     "DirectFunction",
     "DynamoFunction",
     "EagerOnly",
@@ -35,4 +37,5 @@ __all__ = [
     "flatten",
     "graphs_from",
     "recipe_of",
+    "require_check",
 ]

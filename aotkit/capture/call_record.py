@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aotkit.timeline import Timeline
 
 if TYPE_CHECKING:
-    from aotkit.capture.dynamo_backend import CapturedGraph
+    from aotkit.capture.piece import CapturedGraph
 
 
 @dataclass
@@ -19,6 +19,7 @@ class Ran:
 
     Attributes:
         again: whether to compare each with eager again.
+        waits: whether to wait for what is being compiled in the background.
         pieces: the graphs.
         eager: why some of them ran uncompiled.
         began: when, by `time.perf_counter`.
@@ -27,6 +28,7 @@ class Ran:
     """
 
     again: bool = False
+    waits: bool = False
     pieces: "list[CapturedGraph]" = field(default_factory=list)
     eager: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)

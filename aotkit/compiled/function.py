@@ -53,12 +53,13 @@ class CompiledFunction(Generic[P, R]):
         self._recipe = recipe_of(
             fn, options["backend"], options["partition"], bool(options["dynamic"]), options["random"]
         )
-        self._direct = DirectFunction(self._recipe, options["check"], options["on_error"], plain=capture == "auto")
+        check, later = bool(options["check"]), options["check"] == "later"
+        self._direct = DirectFunction(self._recipe, check, options["on_error"], plain=capture == "auto")
         self._dynamo: DynamoFunction | None = None
         self._handed_over = ""  # why TorchDynamo has what is not compiled yet
         self._reasons: set[str] = set()  # why calls have run eagerly
-        if capture == "dynamo":
-            self._hand_over("capture='dynamo'")
+        if capture == "dynamo" or later:
+            self._hand_over("check='later'" if later else "capture='dynamo'")
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_dynamo_compiling():

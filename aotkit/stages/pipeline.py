@@ -68,14 +68,12 @@ class Pipeline:
         self._backward_inputs: list[Any] = []
         self.strides: Sequence[Sequence[Any] | None] = ()
         self.lasting: Sequence[bool] = ()
-        self.guarded = False
-        self.assigns_data = False
+        self.guarded = self.assigns_data = False
         self._doors = Doors(self._names) if is_wanted() else None
 
     def keywords(self) -> dict[str, Any]:
         """Keyword arguments for AOTAutograd."""
-        backend = self._backend
-        fw = backend.fw_compiler
+        backend, fw = self._backend, self._backend.fw_compiler
         return {
             "fw_compiler": functools.partial(self._forward, fw),
             "bw_compiler": functools.partial(self._compile, backend.bw_compiler or fw, "backward"),

@@ -1,5 +1,6 @@
 """Inductor: its compiler for one graph, its passes, its settings, and where it keeps what it compiled."""
 
+import copyreg
 import functools
 import hashlib
 import os
@@ -69,11 +70,30 @@ def compile_graph(
         config.patch({**RANDOM, **NOTING, **settings, **more}),
         torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
         remembered_probes(),
+        named_memory_formats(),
         debug.reset_provenance_globals(),
         changed_kernels(is_fused=is_fused),
     ):
         debug._pre_grad_graph_id = id(gm.graph)
         return compile_fx.compile_fx_inner(gm, inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
+
+
+@contextmanager
+def named_memory_formats() -> Iterator[None]:
+    """Have pickle look for memory formats in `torch`, not in whatever module of the program has imported torch first.
+
+    They do not know the module that they are of. Inductor's key of a graph is made of what pickle writes, and the same
+    graph would have another one in each program.
+    """
+    table = copyreg.dispatch_table
+    if torch.memory_format in table:
+        yield
+        return
+    table[torch.memory_format] = lambda memory_format: str(memory_format).removeprefix("torch.")
+    try:
+        yield
+    finally:
+        table.pop(torch.memory_format, None)
 
 
 @functools.cache

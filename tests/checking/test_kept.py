@@ -15,7 +15,7 @@ RIGHT = CheckReport("this", [Comparison("output 0", 1e-7, 1e-4)], repeated=True)
 
 @pytest.fixture(autouse=True)
 def own_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("aotkit.keep.store.cache_folder", lambda: tmp_path)  # not that of the C++ tier
     monkeypatch.setenv("AOTKIT_KEEP", "1")
 
 
@@ -138,7 +138,7 @@ def test_check_compares_whatever_was_kept():
 
 def test_a_damaged_verdict_is_checked_again(tmp_path):
     first_call()
-    for path in (tmp_path / "aotkit/kept").glob("*.json"):
+    for path in (tmp_path / "kept").glob("*.json"):
         path.write_bytes(path.read_bytes()[:-3])
     with pytest.warns(RuntimeWarning, match="has been changed since"):
         assert not first_call().kept

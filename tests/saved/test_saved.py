@@ -1,6 +1,7 @@
 """A step that one process has compiled and saved runs in another, as it is, or is refused with the difference."""
 
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -19,7 +20,7 @@ if aotkit.compile(torch.sin).__repr__().count("nop"):
 
 @pytest.fixture(autouse=True)
 def own_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("aotkit.keep.store.cache_folder", lambda: tmp_path / "cache")  # not that of the C++ tier
     monkeypatch.setenv("AOTKIT_KEEP", "1")
 
 
@@ -170,7 +171,7 @@ def test_a_file_that_was_changed_is_refused(saved):
 
 
 def test_another_users_file_is_refused(saved, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    monkeypatch.setattr("aotkit.keep.store.cache_folder", lambda: tmp_path / "another")
     with pytest.raises(aotkit.UnavailableError, match="trusted=True"):
         aotkit.load(saved, model())
 
@@ -280,11 +281,13 @@ print(loss, *({"torch._inductor", "torch._dynamo", "sympy"} & {*sys.modules}))
 """
 
 
-def test_another_process_needs_no_compiler(tmp_path):
+def test_another_process_needs_no_compiler(tmp_path, monkeypatch):
     path = tmp_path / "step"
+    monkeypatch.setattr("aotkit.keep.store.cache_folder", lambda: tmp_path / "xdg" / "aotkit")
     aotkit.compile(model()).save(path, X)
     module = model()
     want = step(aotkit.compile(module), module, X)[0]["loss"].item()
     command = [sys.executable, "-c", PROGRAM, str(path)]
-    found = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "xdg"), "AOTKIT_NATIVE": "0"}
+    found = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, env=environment)
     assert found.stdout.split() == [str(want)]

@@ -3,14 +3,16 @@
 Here are those around `compile`: extracting graphs, checking once, fusing, and backends for torch.compile.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from torch import nn as modules
 from torch.fx import GraphModule
 
-from aotkit.capture import CapturedCompiler, Randomness, recipe_of
+from aotkit.capture import CapturedCompiler, Check, Randomness, recipe_of, require_check
 from aotkit.checking import CheckReport
-from aotkit.compiled import CompiledFunction, function_of
+from aotkit.compiled import CompiledFunction, CompiledModule, function_of, uncompiled
 from aotkit.compiler import Capture, compile
 from aotkit.errors import (
     AotkitError,
@@ -44,6 +46,7 @@ from aotkit.registry import (
     unregister_backend,
     unregister_partitioner,
 )
+from aotkit.saved import Step, loaded, read
 from aotkit.stages import Kernel
 from aotkit.view import GraphDiff, compared, require_graphs
 
@@ -57,7 +60,7 @@ __all__ = [
     "EagerCallWarning", "EagerFallbackWarning", "GraphCompiler", "Graphs", "Kernel", "MismatchError", "Partitioner",
     "RecompilationWarning", "TraceError", "UnavailableError", "UndecidedWarning", "UnknownNameError",
     "UnsupportedError", "backend_status", "bench", "by_region", "check", "compile", "diff", "extract", "frontier",
-    "get_backend", "get_partitioner", "list_backends", "list_partitioners", "memory_efficient_fusion", "nn",
+    "get_backend", "get_partitioner", "list_backends", "list_partitioners", "load", "memory_efficient_fusion", "nn",
     "partitioner_status", "register_backend", "register_partitioner", "torch_backend", "unregister_backend",
     "unregister_partitioner",
 ]  # fmt: skip
@@ -104,6 +107,26 @@ def check(
     return function_of(compiled).report(*args, **kwargs)
 
 
+def load(path: str | os.PathLike[str], fn: Callable[..., Any], /, *, trusted: bool = False) -> Step:
+    """What `compile(fn).save(path, ...)` wrote, in another process: the same step, without tracing or compiling.
+
+    It takes calls like the one that it was saved for: the same structure, constants, shapes, dtypes and switches.
+    Parameters and buffers are those of the module, found by name. The function itself is not run, nor are hooks of the
+    module itself. On loading, one step on made-up values is compared with what it gave when it was saved.
+
+    Args:
+        fn: the module or function; its code is taken to be what it was.
+        trusted: load a file that another user has saved. It has machine code in it, which runs.
+
+    Raises:
+        OSError: the file cannot be read.
+        UnavailableError: it is damaged, not this user's, or of another torch, machine or model; the message says which.
+        MismatchError: it computes something else here.
+    """
+    fn = uncompiled(fn) if isinstance(fn, CompiledModule) else getattr(fn, "__wrapped__", fn)
+    return loaded(fn.forward if isinstance(fn, modules.Module) else fn, *read(path, trusted))
+
+
 def diff(a: Graphs | Mapping[str, Any], b: Graphs | Mapping[str, Any], /) -> GraphDiff:
     """What two `Graphs` save, recompute, compute and fuse differently: two partitions, backends or versions of torch.
 
@@ -147,14 +170,16 @@ def torch_backend(
     backend: BackendSpec = "auto",
     partition: str | Partitioner = "auto",
     *,
-    check: bool = True,
+    check: Check = True,
     random: Randomness = "shared",
 ) -> CapturedCompiler:
     """A backend for torch.compile: `torch.compile(fn, backend=aotkit.torch_backend("nop", "nx_min_cut"))`.
 
-    Each graph that Dynamo captures is compared with eager on its first run, unless `check` is off.
+    Each graph that Dynamo captures is compared with eager on its first run, unless `check` is off; with "later", when
+    it has been compiled in the background, see `compile`.
     `torch.compile(fn, backend="aotkit", options={"partition": "nx_min_cut"})` is the same by name.
     """
+    require_check(check, "dynamo")
     return CapturedCompiler(recipe_of(None, backend, partition, dynamic=False, random=random), check)
 
 

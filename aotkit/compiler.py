@@ -6,7 +6,7 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 
 from torch import nn
 
-from aotkit.capture import Randomness
+from aotkit.capture import Check, Randomness, require_check
 from aotkit.compiled import CompiledFunction, compile_module
 from aotkit.interfaces import Partitioner
 from aotkit.registry import BackendSpec
@@ -23,7 +23,7 @@ class Options(TypedDict, total=False):
 
     backend: BackendSpec
     partition: str | Partitioner
-    check: bool
+    check: Check
     capture: Capture
     dynamic: bool | None
     random: Randomness
@@ -43,7 +43,7 @@ def compile(
     *,
     backend: BackendSpec = "auto",
     partition: str | Partitioner = "auto",
-    check: bool = True,
+    check: Check = True,
     capture: Capture = "auto",
     dynamic: bool | None = None,
     random: Randomness = "shared",
@@ -61,24 +61,23 @@ def compile(
             share each graph (see `by_region`). "auto": `inductor` where a C++ compiler is found, else `nop`.
         partition: a name from `list_partitioners()` or a partitioner. "auto": `min_cut`.
         check: compare outputs, gradients and mutated inputs with eager on the first call of each signature, and once
-            more with other values. That runs `fn` itself about three times, on copies of its inputs.
+            more with other values. That runs `fn` itself about three times, on copies of its inputs. "later": calls run
+            eagerly, captured by TorchDynamo, until another process has compiled, too; the next one compiles and checks.
         capture: "aot" traces `fn` directly, with guards on all that it reads, and refuses what one graph cannot stand
             for. "dynamo" lets TorchDynamo capture it, in several graphs where its Python code depends on the values of
             tensors. "auto": directly where it is plain code of the user's own, else by TorchDynamo.
         dynamic: leave the sizes of arguments open where the function allows it. None: those that have changed from one
             call to another, where TorchDynamo captures the function; else none.
         random: "shared": random operators become arithmetic on one seed for each call, which is drawn from torch's CPU
-            generator. Every backend, and the eager run of the check, then draws the same numbers; they are others
-            than those of uncompiled eager. "torch": torch's own operators and generators, with eager's numbers. So do
-            in either case calls that run eagerly, calls with a `generator=` and operators that
-            `aotkit/random/operators.py` does not list.
+            generator. Every backend, and the eager run of the check, then draws the same numbers; they are others than
+            uncompiled eager's. "torch": torch's own operators and generators, with eager's numbers. So do in either
+            case eager calls, calls with a `generator=` and what `aotkit/random/operators.py` does not list.
         on_error: "raise", or "eager": warn and run the function uncompiled.
         strict: raise TraceError in place of the warning `EagerCallWarning` where a whole call runs uncompiled though
             nothing failed. Where TorchDynamo captures the function, that is known after the call has been made.
 
-    While a function is compiled, that is in its first call for each kind of input, stand-ins are in the places of the
-    tensors that it captures. Other threads may call compiled functions meanwhile, but not the uncompiled module or
-    function, nor anything that runs eagerly and shares those tensors.
+    While a function is compiled, in its first call for each kind of input, stand-ins are in the places of tensors that
+    it captures. Other threads may call compiled functions meanwhile, but nothing uncompiled that shares those tensors.
 
     Raises:
         UnknownNameError, UnavailableError: the backend or partitioner cannot be had.
@@ -88,6 +87,7 @@ def compile(
     for option, value, literal in choices:
         if value not in (allowed := get_args(literal)):
             raise ValueError(f"{option} must be one of {', '.join(map(repr, allowed))}, not {value!r}.")
+    require_check(check, capture)
     options: Options = {
         "backend": backend, "partition": partition, "check": check, "capture": capture, "dynamic": dynamic,
         "random": random, "on_error": on_error, "strict": strict,

@@ -67,19 +67,16 @@ class Backend:
         bw_compiler: compiles the backward graph; None: the forward compiler does both.
         inference_compiler: compiles the graph of a call without gradients; None: the forward compiler does.
         decompositions: ATen operator -> function that rewrites it into simpler operators while tracing; or a
-            function without arguments that returns such a table.
+            function without arguments that returns such a table. One may return NotImplemented: the operator stays.
         joint_pass: changes the joint graph in place before it is partitioned: `joint_pass(joint, joint_inputs)`.
         reuses_saved: whether a compiled backward graph may write into saved values: into those that Inductor calls
             donated, which nothing outside of the graph refers to. It gets copies where the graph is retained.
         writes_inputs: whether a compiled graph may itself write to inputs that the function changes in place, by
             `copy_` at its end. Else it returns their new values first, for aotkit to write.
-        fixed_sizes: whether it compiles graphs of fixed sizes only. Sizes that change are left open with `dynamic=True`
-            alone then.
+        fixed_sizes: whether it compiles graphs of fixed sizes only. Then `dynamic=True` alone leaves sizes open.
         declines: why it cannot take an operation of a graph, or None if it can. Where it is given, the compilers get
             regions instead of whole graphs: graphs of operations that they take.
-        load: makes a function of what `data()` gave in another process, and of where its files are now. What is
-            compiled then outlives a process: its `data`, a method without arguments, gives what JSON can hold and the
-            contents of files, both by names of its own; or None.
+        load: makes a function of what a compiled graph's `data()` gave elsewhere: see `docs/write_a_backend.md`.
         unavailable: why this machine cannot run the backend, or None if it can.
     """
 

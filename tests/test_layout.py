@@ -29,6 +29,7 @@ FLOORS = (
     ("checking", "inspection", "joint", "stages"),
     ("backends", "culprit", "partitioners", "registry"),
     ("capture", "launches"),
+    ("saved",),
     ("compiled",),
     ("compiler",),
     ("api", "nn", "testing"),
@@ -39,7 +40,7 @@ FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Folders with one door: what others import of them stands in the `__all__` of their `__init__.py`.
 DOORS = (
     "capture", "checking", "compiled", "culprit", "inspection", "joint", "keep", "launches", "passes", "random",
-    "runtime", "stages", "text", "timeline", "view",
+    "runtime", "saved", "stages", "text", "timeline", "view",
 )  # fmt: skip
 # What programs import that `culprit` writes.
 WRITTEN = {"aotkit.culprit.replay", "aotkit.culprit.replay_partition"}

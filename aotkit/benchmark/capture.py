@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from aotkit.capture import Randomness, SharedRandom, TensorReads
 from aotkit.interfaces import Decompositions
 from aotkit.joint import Joint
-from aotkit.random import Draws, SeedNeeded, new_seed
+from aotkit.random import DECOMPOSED, Draws, SeedNeeded, new_seed
 from aotkit.torch_private.aotautograd import trace
 
 
@@ -64,6 +64,6 @@ def _traced(loss: Any, tensors: Sequence[Tensor], decompositions: Decompositions
     with suppress(_Captured):
         trace(
             loss, tensors, static, dynamic=False, fw_compiler=without_gradients, bw_compiler=without_gradients,
-            partition_fn=keep, decompositions=dict(decompositions),
+            partition_fn=keep, decompositions=DECOMPOSED | dict(decompositions),
         )  # fmt: skip
     return found[0]

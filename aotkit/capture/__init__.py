@@ -3,12 +3,14 @@
 `direct` traces a function as it is; `dynamo` lets TorchDynamo capture it. An `entry` is one compilation.
 """
 
-from aotkit.capture.arguments import flatten
+from aotkit.capture.arguments import Parameters, flatten
 from aotkit.capture.auto import cpp_compiler, default_backend
 from aotkit.capture.direct import DirectFunction
 from aotkit.capture.dynamo import DynamoFunction
 from aotkit.capture.dynamo_backend import CapturedCompiler
 from aotkit.capture.entry import Entry, Failure
+from aotkit.capture.kept_graphs import KeptGraphs, as_data, graphs_from
+from aotkit.capture.later import Check, require_check
 from aotkit.capture.recipe import Randomness, Recipe, recipe_of
 from aotkit.capture.refusals import EagerOnly, OwnError
 from aotkit.capture.shared_random import SharedRandom
@@ -16,18 +18,24 @@ from aotkit.capture.watching import TensorReads
 
 __all__ = [
     "CapturedCompiler",
+    "Check",
     "DirectFunction",
     "DynamoFunction",
     "EagerOnly",
     "Entry",
     "Failure",
+    "KeptGraphs",
     "OwnError",
+    "Parameters",
     "Randomness",
     "Recipe",
     "SharedRandom",
     "TensorReads",
+    "as_data",
     "cpp_compiler",
     "default_backend",
     "flatten",
+    "graphs_from",
     "recipe_of",
+    "require_check",
 ]

@@ -2,15 +2,15 @@
 
 import contextvars
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aotkit.timeline import Timeline
 
 if TYPE_CHECKING:
-    from aotkit.capture.dynamo_backend import CapturedGraph
+    from aotkit.capture.piece import CapturedGraph
 
 
 @dataclass
@@ -19,17 +19,21 @@ class Ran:
 
     Attributes:
         again: whether to compare each with eager again.
+        waits: whether to wait for what is being compiled in the background.
         pieces: the graphs.
         eager: why some of them ran uncompiled.
         began: when, by `time.perf_counter`.
         timeline: where its time goes, if it compiles anything.
+        values: inputs and results of each graph that runs compiled, where they are wanted.
     """
 
     again: bool = False
+    waits: bool = False
     pieces: "list[CapturedGraph]" = field(default_factory=list)
     eager: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
     timeline: Timeline | None = None
+    values: "list[tuple[Sequence[Any], Sequence[Any]]] | None" = None
 
     @contextmanager
     def recorded(self, subject: str) -> Iterator[None]:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from aotkit.capture.kept_graphs import surroundings
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.shared_random import SharedRandom
 from aotkit.capture.watching import EagersDropout
@@ -74,8 +74,7 @@ def graph_to_trace(gm: GraphModule, *, shared: bool, seeded: bool) -> GraphModul
     def run(seed: Tensor | None, *inputs: Any) -> Any:
         from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 
-        has_values = get_proxy_mode() is not None
-        with SharedRandom(Draws(seed, has_values=has_values)) if shared else nullcontext(), EagersDropout():
+        with SharedRandom(Draws(seed)) if shared else nullcontext(), EagersDropout():
             return PropagateUnbackedSymInts(outer, graph=inner).run(*inputs)
 
     graph.output(graph.call_function(run, (seed, *inputs)))
@@ -88,14 +87,14 @@ def what_is_compiled(gm: GraphModule, inputs: Sequence[Any], recipe: Recipe) -> 
 
     None if that cannot be told so that it is the same in each process that runs the same.
     """
-    surroundings = recipe.surroundings() if is_kept() else None
+    around = surroundings(recipe) if is_kept() else None
     are_fixed = all(isinstance(x, Tensor) and all(type(n) is int for n in x.shape) for x in inputs)
-    if surroundings is None or not are_fixed or (text := description(gm)) is None or _has_policy(gm):
+    if around is None or not are_fixed or (text := description(gm)) is None or _has_policy(gm):
         return None
     # Which explanations show; the number that a captured function has is how many were before it.
     lines = [_NUMBER.sub(r"\1", str(node.meta.get("stack_trace"))) for node in gm.graph.nodes]
     # Whether they are leaves decides about strides of gradients.
-    return [*surroundings, text, *lines, *(f"{tensor_kind(x)} {x.is_leaf} {type(x)}" for x in inputs)]
+    return [*around, text, *lines, *(f"{tensor_kind(x)} {x.is_leaf} {type(x)}" for x in inputs)]
 
 
 def _has_policy(gm: GraphModule) -> bool:

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from aotkit.capture.call_record import Ran, ran
 from aotkit.capture.captured_graph import in_short
-from aotkit.capture.dynamo_backend import CapturedCompiler, CapturedGraph
+from aotkit.capture.dynamo_backend import CapturedCompiler
+from aotkit.capture.later import Check
+from aotkit.capture.piece import CapturedGraph
 from aotkit.capture.recipe import Recipe
 from aotkit.checking import CheckReport
 from aotkit.errors import AotkitError, TraceError
@@ -118,7 +120,7 @@ class DynamoFunction:
         self,
         recipe: Recipe,
         dynamic: bool | None,
-        check: bool,
+        check: Check,
         on_error: str,
         strict: bool,
         timeline: Timeline | None = None,
@@ -166,7 +168,7 @@ class DynamoFunction:
         Args:
             check: compare each graph with eager, for the values that it has now.
         """
-        call = self._new_call(again=check)
+        call = self._new_call(again=check, waits=True)
         with self._recorded(call), random_state():
             self._call(*args, **kwargs)
         error = next((piece.error for piece in call.pieces if piece.error is not None), None)
@@ -183,9 +185,15 @@ class DynamoFunction:
             eager = "; ".join(_parts_in_eager(call, limited=False)) or self._why_eager()
         return Visit(self._recipe.name, call.pieces, reasons, eager, error)
 
-    def _new_call(self, again: bool = False) -> Ran:
+    def recorded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Ran]:
+        """The result of a call that is made once more, and what it ran, with its values. Random state is put back."""
+        call = Ran(waits=True, values=[])
+        with self._recorded(call), random_state():
+            return self._call(*args, **kwargs), call
+
+    def _new_call(self, again: bool = False, waits: bool = False) -> Ran:
         timeline, self._timeline = self._timeline, None
-        return Ran(again=again, timeline=timeline)
+        return Ran(again=again, waits=waits, timeline=timeline)
 
     @contextmanager
     def _recorded(self, call: Ran) -> Iterator[None]:

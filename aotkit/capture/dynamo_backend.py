@@ -1,67 +1,24 @@
-"""One graph that TorchDynamo captured: compiled by a recipe, and compared with eager on its first run."""
+"""The compiler that TorchDynamo is given: it makes a piece of each graph that this captures."""
 
-import functools
-import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor, nn
-from torch.fx import GraphModule, Interpreter
+from torch.fx import GraphModule
 
 from aotkit.capture.call_record import Ran, ran
 from aotkit.capture.captured_graph import (
-    assigned_data,
     attributes_as_inputs,
-    captured_names,
     end_graph_of_foreign,
-    fixed_scalars,
-    graph_break_of,
-    graph_to_trace,
-    strides_of_captured,
-    uncompiled_graph,
-    what_is_compiled,
 )
-from aotkit.capture.kept_graphs import Made, graphs_made, keep_graphs, kept_graphs, texts_of
+from aotkit.capture.later import Check, later_for
+from aotkit.capture.piece import CapturedGraph
 from aotkit.capture.recipe import Recipe
-from aotkit.capture.refusals import EagerOnly
-from aotkit.capture.storages import Storages
-from aotkit.checking import (
-    Baseline,
-    Budget,
-    CheckReport,
-    Plan,
-    Run,
-    at_once,
-    checked_before,
-    checker,
-    run_on_copies,
-)
-from aotkit.errors import AotkitError, TraceError
-from aotkit.inspection import Graphs
-from aotkit.keep import is_kept
-from aotkit.passes import description, tensor_kind
-from aotkit.random import SeedNeeded, new_seed, random_state
+from aotkit.errors import AotkitError
 from aotkit.runtime import (
-    COMPILE_LOCK,
-    HIDDEN_OVERLAP,
-    Apart,
-    WayIn,
-    collecting_later,
-    hidden_overlap,
-    mutation_pattern,
     warn_of_fallback,
-    way_in,
 )
-from aotkit.stages import Pipeline, Product
-from aotkit.timeline import current, stage
-from aotkit.torch_private import native
-from aotkit.torch_private.aotautograd import compile_captured, trace
-from aotkit.torch_private.aotautograd_metadata import Compiled
-from aotkit.torch_private.dynamo import ends_graph, is_dynamos_own
+from aotkit.torch_private.dynamo import ends_graph
 from aotkit.torch_private.fake_tensors import as_traced
-from aotkit.torch_private.switches import environment
 
 
 class CapturedCompiler:
@@ -72,7 +29,7 @@ class CapturedCompiler:
         too_large: why it has not compiled others, in place of which Dynamo has made smaller ones, or none.
     """
 
-    def __init__(self, recipe: Recipe, check: bool, on_error: str = "raise") -> None:
+    def __init__(self, recipe: Recipe, check: Check, on_error: str = "raise") -> None:
         self._recipe = recipe
         self._check = check
         self._on_error = on_error
@@ -90,7 +47,10 @@ class CapturedCompiler:
         piece = CapturedGraph(gm, attributes, self._recipe, self.fall_back)
         try:
             end_graph_of_foreign(gm, example_inputs)
-            piece.compile(gm, [*example_inputs, *as_traced(attributes, example_inputs)])
+            inputs = [*example_inputs, *as_traced(attributes, example_inputs)]
+            piece.later = later_for(gm, inputs, self._recipe) if self._check == "later" else None
+            if piece.later is None:
+                piece.compile(gm, inputs)
         except AotkitError as e:
             piece.fail(e)
         except Exception as e:
@@ -99,7 +59,7 @@ class CapturedCompiler:
             raise
         else:
             self.compiled += 1
-            piece.is_unchecked = self._check
+            piece.is_unchecked = bool(self._check)
         return piece
 
     def fall_back(self, error: AotkitError) -> None:
@@ -109,241 +69,3 @@ class CapturedCompiler:
         if not self._warned:
             self._warned = True
             warn_of_fallback(self._recipe.name, error)
-
-
-class CapturedGraph:
-    """One piece of a function: runs it compiled, or eagerly after a failure.
-
-    Args:
-        attributes: tensors that its last inputs always are.
-
-    Attributes:
-        is_unchecked: whether its next run is to be compared with eager's.
-        report: the verdict of that.
-        timeline: where the time of the call went that it was compiled in.
-        error: why it runs eagerly.
-        ends_because: why Dynamo ended the graph where it did; None where the function ends.
-    """
-
-    def __init__(
-        self, gm: GraphModule, attributes: Sequence[Tensor], recipe: Recipe, fall_back: Callable[[AotkitError], None]
-    ) -> None:
-        self._gm = uncompiled_graph(gm)
-        # The inputs to which it gives other storages, as the function does, and their strides, unless these are open.
-        self._assigned: Mapping[int, tuple[int, ...] | None] = {}
-        self._attributes = attributes
-        self._fixed = fixed_scalars(gm)  # which the check leaves as they are
-        self._recipe = recipe
-        self._fall_back = fall_back
-        self._run: Callable[..., Sequence[Any]] = self._gm
-        self._seeded = False
-        self._eager: str | None = None  # why it runs uncompiled for good, though nothing failed
-        self._made: Made | None = None
-        self._input_names: Sequence[str] = ()
-        self._mutated: Sequence[int] = ()
-        self._shared: Hashable = None  # how mutated inputs share memory; known from the first run
-        self._are_apart = Apart()
-        self._seconds = 0.0  # that compiling took: what takes long as a whole does so in parts
-        self.ends_because = graph_break_of(gm)
-        self.is_unchecked = False
-        self.report: CheckReport | None = None
-        self.timeline = current()
-        self.error: AotkitError | None = None
-
-    def __call__(self, *inputs: Any) -> Sequence[Any]:
-        inputs = (*inputs, *self._attributes)
-        if self.error is not None:
-            self._fall_back(self.error)
-        again = False
-        if (call := ran.get()) is not None:
-            call.pieces.append(self)
-            again = call.again
-        elif not self.is_unchecked:  # under torch.compile, once it has been checked
-            native.begin_build()
-        if (reason := self._eager or (self._why_other_inputs(inputs) if self._mutated else None)) is not None:
-            return self._run_eagerly(reason, inputs)
-        if (self.is_unchecked or again) and self._made is not None and self.error is None:
-            try:
-                with call.recorded(self._recipe.subject) if call and self.is_unchecked else nullcontext():
-                    self.report = self._report(inputs, self._input_names, again)
-                checker.raise_if_different(self.report)
-                self.is_unchecked = False
-            except AotkitError as e:
-                self.fail(e)
-            except EagerOnly as e:
-                self._eager, self.is_unchecked = str(e), False
-                return self._run_eagerly(self._eager, inputs)
-        return self._run(*inputs)
-
-    @property
-    def graphs(self) -> Graphs | None:
-        """What was compiled."""
-        return graphs_made(self._made, self._input_names)
-
-    @property
-    def products(self) -> Mapping[str, Product]:
-        """What the compilers made of them."""
-        return {} if self._made is None else self._made.products
-
-    def _report(self, inputs: Sequence[Any], input_names: Sequence[str], again: bool) -> CheckReport:
-        subject, compare = self._recipe.subject, functools.partial(self._compare, inputs, input_names)
-        with stage("look for a verdict"):
-            parts = self._account(inputs) if is_kept() and not again else None
-        return checked_before(subject, parts, lambda: checker.memory_permitting(subject, compare))
-
-    def _account(self, inputs: Sequence[Any]) -> Sequence[str] | None:
-        """All that decides what the captured graph, and the compiled ones, compute of these inputs but their values."""
-        assert self._made is not None
-        if (texts := texts_of(self._made)) is None or (captured := description(self._gm)) is None:
-            return None
-        recipe = self._recipe
-        shared = mutation_pattern(inputs, range(len(inputs)))
-        surroundings = recipe.random, recipe.backend.reuses_saved, environment(), shared
-        sizes = [x for x in inputs if isinstance(x, int)]
-        return [captured, *texts, str(surroundings), str(sizes), *map(tensor_kind, inputs)]
-
-    def _run_eagerly(self, reason: str, inputs: Sequence[Any]) -> Sequence[Any]:
-        if (call := ran.get()) is not None:
-            call.eager.append(reason)
-        return self._gm(*inputs)  # type: ignore[no-any-return]
-
-    def _why_other_inputs(self, inputs: Sequence[Any]) -> str | None:
-        """Why the graph would be wrong for these inputs, if it would, though Dynamo's guards accept them."""
-        # In torch 2.11, the guards of an input expect the strides that the function leaves it with.
-        if any(inputs[i].stride() != strides for i, strides in self._assigned.items() if strides is not None):
-            return "it has assigned data with other strides than when TorchDynamo captured it"
-        apart = self._are_apart(inputs)
-        shared = () if apart else mutation_pattern(inputs, self._mutated)
-        if self._shared is None:
-            self._shared = shared
-        if shared != self._shared:
-            return "it mutates inputs that share memory in another way than when TorchDynamo captured it"
-        return HIDDEN_OVERLAP if not apart and hidden_overlap(inputs) else None
-
-    def fail(self, error: AotkitError) -> None:
-        """Run eagerly from now on; raises the error, now and in later calls, if the user does not want that."""
-        self.error, self._run = error, self._gm
-        self._fall_back(error)
-
-    def compile(self, gm: GraphModule, example_inputs: Sequence[Any]) -> None:
-        """Compile it, with a seed as one more input if it draws shared random numbers."""
-        start = time.monotonic()
-        strides = {i: example_inputs[i].stride() for i in assigned_data(gm)}
-        self._assigned = {i: s if all(type(n) is int for n in s) else None for i, s in strides.items()}
-        parts = None if self._assigned else what_is_compiled(gm, example_inputs, self._recipe)
-        kept = kept_graphs(parts, self._recipe.backend, self._recipe.name, guarded=False)
-        if kept is not None:
-            self._made, self._seeded = kept, kept.more["seeded"]
-            self._run = self._calling(kept.way_in)
-        else:
-            self._compile_anew(gm, example_inputs, parts)
-        self._input_names = (*captured_names(gm), "seed")[: len(example_inputs) + self._seeded]
-        self._seconds = time.monotonic() - start
-
-    def _compile_anew(self, gm: GraphModule, example_inputs: Sequence[Any], parts: Sequence[str] | None) -> None:
-        try:
-            pipeline, compiled = self._compiled(gm, example_inputs)
-        except SeedNeeded:
-            self._seeded = True
-            pipeline, compiled = self._compiled(gm, example_inputs)
-        self._made = pipeline
-        way = self._way_in(pipeline, compiled, len(example_inputs) + self._seeded)
-        self._run = self._calling(way)
-        self._mutated = compiled.mutated
-        keep_graphs(parts, pipeline, way.plain, {"seeded": self._seeded})
-
-    def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Pipeline, Compiled]:
-        pipeline = self._recipe.pipeline()
-        pipeline.strides = strides_of_captured(gm)
-        pipeline.assigns_data = bool(self._assigned)
-        pipeline.lasting = [*(isinstance(x, nn.Parameter) for x in example_inputs), True]  # the last is the seed
-        inputs = list(example_inputs)
-        gm = graph_to_trace(gm, shared=self._recipe.random == "shared", seeded=self._seeded)
-        with stage("trace, cut and compile"), COMPILE_LOCK, random_state(), self._explained(), collecting_later():
-            inputs += self._seed()
-            return pipeline, compile_captured(gm, inputs, **pipeline.keywords())
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turn the ways in which tracing fails into an error that says what to do."""
-        try:
-            yield
-        except (AotkitError, SeedNeeded):
-            raise
-        except Exception as e:
-            if is_dynamos_own(e):  # as by which it starts again
-                raise
-            raise TraceError(
-                f"a graph that TorchDynamo captured of {self._recipe.name!r} cannot be traced: {type(e).__name__}: "
-                f"{e}. Keep it out by torch.compiler.disable, or use on_error='eager' to run it uncompiled."
-            ) from e
-
-    def _way_in(self, pipeline: Pipeline, compiled: Compiled, count: int) -> WayIn:
-        with stage("make the way in"):
-            return way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, count, self._recipe.name)
-
-    def _calling(self, way: WayIn) -> Callable[..., Sequence[Any]]:
-        def run(*inputs: Any) -> Sequence[Any]:
-            return way.call([*inputs, *self._seed()])
-
-        return run
-
-    def _seed(self) -> list[Tensor]:
-        """The input that follows the captured ones: the seed of a call, where it needs one."""
-        return [new_seed()] if self._seeded else []
-
-    def _randomness(self, *seed: Tensor) -> AbstractContextManager[Any]:
-        """What eager code runs under to draw the compiled graph's numbers, from a new seed if none is given."""
-        return self._recipe.randomness(*seed or self._seed() or (None,))
-
-    def _compare(self, inputs: Sequence[Any], input_names: Sequence[str]) -> CheckReport:
-        recipe = self._recipe
-        where = [i for i, x in enumerate(inputs) if isinstance(x, Tensor) and i not in self._fixed]
-        tensors = [inputs[i] for i in where]
-        names = [input_names[i] for i in where]
-        plan = Plan(randomness=self._randomness)
-
-        def filled(fn: Callable[..., Any], names: Sequence[str] = ()) -> Run:
-            def call(copies: list[Tensor]) -> Any:
-                values = list(inputs)
-                for i, copied in zip(where, copies, strict=True):
-                    values[i] = copied
-                storages = Storages(copies if names else (), names, [input_names[i] for i in self._assigned])
-                results = list(fn(*values))
-                storages.verify()
-                return results
-
-            return at_once(call)
-
-        eager = filled(self._gm, names)
-        with stage("run in eager"):
-            baseline = Baseline(names, eager, tensors, run_on_copies(eager, tensors, plan), plan)
-        # Another thread could want TorchDynamo, which waits for this compilation.
-        report = checker.check(recipe.subject, filled(self._run), baseline, threads=False)
-        if not report.passed and not self._assigned:  # which could not be traced again as it was
-            from aotkit import culprit
-
-            def attempt(other: Recipe, limit: Budget) -> CheckReport:
-                traced = self._traced_again(filled(Interpreter(self._gm).run), tensors, other)
-                want = run_on_copies(eager, tensors, plan)
-                again = Baseline(names, eager, tensors, want, plan, budget=limit)
-                return checker.check(other.subject, traced, again, threads=False)
-
-            run_eager = functools.partial(run_on_copies, eager, tensors, plan)
-            report.search = functools.partial(culprit.find, replace(recipe, dynamic=False), attempt, run_eager)
-            report.find_culprit(culprit.SECONDS if self._seconds < culprit.SECONDS else 0)
-        return report
-
-    def _traced_again(self, run: Run, tensors: Sequence[Tensor], recipe: Recipe) -> Run:
-        """Compile it once more when Dynamo is done, for these very inputs."""
-
-        def flat(*fakes: Tensor) -> Any:
-            values, seeds = list(fakes[: len(tensors)]), fakes[len(tensors) :]
-            with self._randomness(*seeds), run(values) as outputs:
-                return outputs
-
-        with COMPILE_LOCK, random_state(), collecting_later():
-            inputs = [*tensors, *self._seed()]
-            compilers = recipe.pipeline().keywords()
-            compiled = trace(flat, inputs, [True] * len(inputs), dynamic=False, **compilers)
-        return at_once(lambda copies: list(compiled.call(*copies, *self._seed())))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.capture.kept_graphs import KeptGraphs, Made, graphs_made, keep_graphs, kept_graphs, texts_of
+from aotkit.capture.kept_graphs import KeptGraphs, Made, graphs_made, keep_graphs, kept_graphs, surroundings, texts_of
 from aotkit.capture.outputs import Outputs
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.refusals import EagerOnly
@@ -61,6 +61,8 @@ class Entry:
         accepts: whether it is valid for these flat inputs; everything else has been compared.
         timeline: where the time of the call went that it was compiled in, if that is known.
         way_in: how a call comes to the graphs.
+        made: these, compiled now or before.
+        seeded: whether a seed follows the inputs.
         run_graphs: takes the flat inputs, in a list that it may empty; returns what the graphs compute.
         rebuild: makes the result of the function of that.
         seconds: how long it took to have them.
@@ -73,23 +75,23 @@ class Entry:
         self.report: CheckReport | None = None
         self.timeline = current()
         self._parts = what_is_compiled(recipe, signature)
-        self._made: Made
+        self.made: Made
         self._layouts: Sequence[Any] = ()
         if kept is None:
             self._compile(recipe, signature, ran_in_eager)
         else:
             self._take(kept, signature)
-        self._names = (*signature.names, "seed")[: len(signature.tensors) + self._seeded]
+        self._names = (*signature.names, "seed")[: len(signature.tensors) + self.seeded]
         self.seconds = time.monotonic() - start
 
     def _take(self, kept: KeptGraphs, signature: Signature) -> None:
-        """What an earlier process compiled: of the plain case, without open sizes and mutations."""
-        self._made = kept
-        signature.seeded = self._seeded = kept.more["seeded"]
+        """What an earlier process compiled: of the plain case, without open sizes."""
+        self.made = kept
+        signature.seeded = self.seeded = kept.more["seeded"]
         is_open = [False] * len(signature.tensors)
-        self.accepts = _validity(signature.tensors, is_open, (), None, kept.more["offsets"], ())
+        self.accepts = _validity(signature.tensors, is_open, kept.more["mutated"], None, kept.more["offsets"], ())
         self.way_in = kept.way_in
-        self.run_graphs = with_seed(kept.way_in.call) if self._seeded else kept.way_in.call
+        self.run_graphs = with_seed(kept.way_in.call) if self.seeded else kept.way_in.call
         self.rebuild = Outputs.of(kept.more["outputs"]).rebuilder()
 
     def _compile(self, recipe: Recipe, signature: Signature, ran_in_eager: bool) -> None:
@@ -106,7 +108,7 @@ class Entry:
         if ran_in_eager:
             _refuse_leaf_mutation(recipe, [signature.tensors[i] for i in compiled.leaf_mutated])
         assert pipeline.graphs is not None  # AOTAutograd always compiles a forward graph
-        self._made = pipeline
+        self.made = pipeline
         if foreign := generators_of(pipeline.graphs.forward, signature.generators):
             raise TraceError(
                 f"{recipe.name!r} draws from {len(foreign)} random generators that it makes itself; a graph would go "
@@ -118,31 +120,31 @@ class Entry:
         self._layouts = compiled.layouts
         with stage("make the way in"):
             self.way_in = way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, len(inputs), recipe.name)
-        self._seeded = signature.seeded
+        self.seeded = signature.seeded
         call = _refusing(self.way_in.call, compiled.leaf_mutated) if compiled.leaf_mutated else self.way_in.call
         self.run_graphs = with_seed(call) if signature.seeded else call
         self.rebuild = outputs.rebuilder()
         if (structure := outputs.as_data()) is not None:
-            more = {"seeded": self._seeded, "offsets": reads.offsets, "outputs": structure}
+            more = {"seeded": self.seeded, "mutated": [*mutated], "offsets": reads.offsets, "outputs": structure}
             keep_graphs(self._parts, pipeline, self.way_in.plain, more)
 
     @property
     def graphs(self) -> Graphs:
         """What was compiled."""
-        graphs = graphs_made(self._made, self._names)
+        graphs = graphs_made(self.made, self._names)
         assert graphs is not None
         return graphs
 
     @property
     def products(self) -> Mapping[str, Product]:
         """What the compilers made of it."""
-        return self._made.products
+        return self.made.products
 
     def _texts(self) -> Sequence[str] | None:
         """All that decides what the function and the compiled graphs compute, but for values and the machine."""
         if self._parts is None:
             return None
-        texts = texts_of(self._made)
+        texts = texts_of(self.made)
         return None if texts is None else [*self._parts, *texts]
 
     def was_checked(self, recipe: Recipe) -> bool:
@@ -158,7 +160,7 @@ class Entry:
     def launched(self, tensors: list[Tensor]) -> tuple[Graphs, Mapping[str, Product], Sequence[Tensor]]:
         """The graphs, what runs them, and their inputs in a call with these."""
         with random_state():
-            return self.graphs, self.products, [*tensors, *([new_seed()] if self._seeded else ())]
+            return self.graphs, self.products, [*tensors, *([new_seed()] if self.seeded else ())]
 
     def check(self, recipe: Recipe, signature: Signature, want: Any) -> None:
         """Compare with eager's outcome on copies of the same inputs; if they differ, find out why.
@@ -216,8 +218,8 @@ def what_is_compiled(recipe: Recipe, signature: Signature) -> Sequence[str] | No
     """All that decides what a function is compiled to, but for the machine; None if that cannot be told."""
     if not is_kept():
         return None
-    surroundings, text = recipe.surroundings(), signature.text()
-    return None if surroundings is None or text is None else [*surroundings, *text]
+    around, text = surroundings(recipe), signature.text()
+    return None if around is None or text is None else [*around, *text]
 
 
 def _refusing(call: Callable[[list[Tensor]], Sequence[Any]], mutated: Sequence[int]) -> Callable[..., Sequence[Any]]:

@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from aotkit.capture.recipe import Recipe
 from aotkit.inspection import Graphs, graphs_data, graphs_of
 from aotkit.interfaces import Backend, Boxed
 from aotkit.keep import is_kept, keep, kept, kept_file, machine, name_of
@@ -21,6 +23,7 @@ from aotkit.passes import Tables, graph_data, graph_of
 from aotkit.runtime import Gradients, Layout, Plain, WayIn, plain_way, sparing_retained, warn_user
 from aotkit.stages import Pipeline, Product, account
 from aotkit.timeline import stage
+from aotkit.torch_private.switches import changed_settings, environment
 
 KIND = "graphs"
 
@@ -31,20 +34,31 @@ class KeptGraphs:
 
     Attributes:
         way_in: how a call comes to them.
-        texts: what `account` told of them there.
-        more: what was kept with them.
+        record: of `as_data`.
+        files: where those are that it names.
+        told: the graphs, which somebody may look at when the file has been deleted since.
     """
 
     way_in: WayIn
-    texts: Sequence[str] | None
-    more: Mapping[str, Any]
+    record: Mapping[str, Any]
+    files: Mapping[str, Path]
+    told: bytes
     _runs: Mapping[str, Boxed]
-    _told: bytes
+
+    @property
+    def texts(self) -> Sequence[str] | None:
+        """What `account` told of them there."""
+        return self.record["texts"]  # type: ignore[no-any-return]
+
+    @property
+    def more(self) -> Mapping[str, Any]:
+        """What was kept with them."""
+        return self.record["more"]  # type: ignore[no-any-return]
 
     @cached_property
     def _data(self) -> Any:
         """What only those who look at graphs need."""
-        return json.loads(zlib.decompress(self._told))
+        return json.loads(zlib.decompress(self.told))
 
     @cached_property
     def graphs(self) -> Graphs:
@@ -76,6 +90,22 @@ def texts_of(made: Made) -> Sequence[str] | None:
     return made.texts if isinstance(made, KeptGraphs) else account(made.products)
 
 
+def surroundings(recipe: Recipe) -> list[str] | None:
+    """How it is compiled, where another process finds the same under the same names; None where it might not.
+
+    The code of aotkit's own backends and partitioners is known to `machine`.
+    """
+    compiler = recipe.backend.fw_compiler
+    are_named = recipe.compiler_by_name("fw_compiler", compiler) and recipe.partitioner_by_name()
+    makers = {getattr(made, "__module__", "").partition(".")[0] for made in (compiler, recipe.partition)}
+    if not are_named or makers != {"aotkit"} or recipe.dynamic or (settings := changed_settings()) is None:
+        return None
+    # "cuda" without a number stands for that of the process.
+    device = str(torch.cuda.current_device()) if torch.cuda.is_initialized() else ""  # type: ignore[no-untyped-call]
+    how = [recipe.backend_name, recipe.partition_name, recipe.random]
+    return [recipe.name, *how, device, str(environment()), *settings]
+
+
 @stage("keep the graphs")
 def keep_graphs(parts: Sequence[str] | None, pipeline: Pipeline, plain: Plain | None, more: Mapping[str, Any]) -> None:
     """Keep what a pipeline has compiled, for `kept_graphs` of a later process.
@@ -85,14 +115,29 @@ def keep_graphs(parts: Sequence[str] | None, pipeline: Pipeline, plain: Plain | 
         plain: from the way in.
         more: to be kept with it.
     """
-    if parts is None or plain is None or not is_kept() or (told := _told(pipeline)) is None:
+    if parts is None or not is_kept() or (found := as_data(pipeline, plain, more)) is None:
         return
+    keep(KIND, (*machine(), *parts), *found)
+
+
+def as_data(
+    made: Made, plain: Plain | None, more: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, bytes]] | None:
+    """Compiled graphs as JSON, and the files that it names; None if another process could not have the same of that."""
+    if isinstance(made, KeptGraphs):
+        kernels = {name: path for name, path in made.files.items() if name != made.record["told"]}
+        with suppress(OSError):  # they may have been deleted since
+            contents = {name: path.read_bytes() for name, path in kernels.items()}
+            return made.record, {made.record["told"]: made.told, **contents}
+        return None
+    if plain is None or (told := _told(made)) is None:
+        return None
     products: dict[str, Any] = {}
     files: dict[str, bytes] = {}
-    for role, product in pipeline.products.items():
+    for role, product in made.products.items():
         tell = getattr(product.run, "data", None)
         if tell is None or (found := tell()) is None:
-            return
+            return None
         data, contents = found
         names = {key: name_of(content, ".so") for key, content in contents.items()}
         files.update(zip(names.values(), contents.values(), strict=True))
@@ -101,12 +146,12 @@ def keep_graphs(parts: Sequence[str] | None, pipeline: Pipeline, plain: Plain | 
     record = {
         "products": products,
         "told": name_of(told, ".z"),
-        "donated": list(pipeline.donated),
+        "donated": list(made.donated),
         "plain": _plain_as_data(plain),
-        "texts": account(pipeline.products),
+        "texts": account(made.products),
         "more": more,
     }
-    keep(KIND, (*machine(), *parts), record, files)
+    return record, files
 
 
 @stage("look for graphs")
@@ -120,37 +165,46 @@ def kept_graphs(parts: Sequence[str] | None, backend: Backend, name: str, *, gua
         return None
     if (record := kept(KIND, (*machine(), *parts))) is None:
         return None
-    runs: dict[str, Boxed] = {}
-    told = _content_of(record["told"])
-    for role, product in record["products"].items():
-        found = {key: kept_file(file) for key, file in product["files"].items()}
-        files = {key: path for key, path in found.items() if path is not None}
-        if told is None or len(files) < len(found):
-            return None
-        try:
-            runs[role] = backend.load(product["data"], files)
-        except Exception as e:  # such as a library that is gone since
-            warn_user(
-                f"graphs of {name!r} that an earlier process compiled do not load: {type(e).__name__}: {e}. They "
-                "are compiled anew.",
-                RuntimeWarning,
-            )
-            return None
+    found = {file: kept_file(file) for file in files_of(record)}
+    files = {file: path for file, path in found.items() if path is not None}
+    if len(files) < len(found):
+        return None
+    try:
+        return graphs_from(record, files, backend, name, guarded=guarded)
+    except Exception as e:  # such as a library that is gone since
+        warn_user(
+            f"graphs of {name!r} that an earlier process compiled do not load: {type(e).__name__}: {e}. They are "
+            "compiled anew.",
+            RuntimeWarning,
+        )
+        return None
+
+
+def files_of(record: Mapping[str, Any]) -> list[str]:
+    """The names of the files that a record speaks of."""
+    return [record["told"], *(file for product in record["products"].values() for file in product["files"].values())]
+
+
+def graphs_from(
+    record: Mapping[str, Any], files: Mapping[str, Path], backend: Backend, name: str, *, guarded: bool
+) -> KeptGraphs:
+    """Compiled graphs of what `as_data` gave.
+
+    Args:
+        files: where they are now.
+    """
+    assert backend.load is not None
+    told = files[record["told"]].read_bytes()
+    runs = {
+        role: backend.load(product["data"], {key: files[file] for key, file in product["files"].items()})
+        for role, product in record["products"].items()
+    }
     run, backward = runs["forward"], runs.get("backward")
     if guarded:
         run = getattr(run, "unchecked", run)
     if backward is not None:
         backward = sparing_retained(backward, record["donated"])
-    way = plain_way(run, backward, _plain_of(record["plain"]), name)
-    assert told is not None
-    return KeptGraphs(way, record["texts"], record["more"], runs, told)
-
-
-def _content_of(name: str) -> bytes | None:
-    """Of a kept file, at once: it may be deleted before somebody looks at the graphs."""
-    with suppress(OSError):
-        return None if (path := kept_file(name)) is None else path.read_bytes()
-    return None
+    return KeptGraphs(plain_way(run, backward, _plain_of(record["plain"]), name), record, files, told, runs)
 
 
 def _told(pipeline: Pipeline) -> bytes | None:
@@ -179,7 +233,7 @@ def _plain_of(data: Mapping[str, Any]) -> Plain:
         uses = None if gradients["uses"] is None else [frozenset(used) for used in gradients["uses"]]
         layouts = [_layout(*layout) for layout in gradients["layouts"]]
         gradients = Gradients(gradients["tangents"], layouts, gradients["given"], uses)
-    return Plain(data["outputs"], data["views"], gradients)
+    return Plain(data["outputs"], data["views"], data["written"], gradients)
 
 
 def _layout(shape: list[int], stride: list[int], dtype: str, device: str) -> Layout:

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from aotkit.capture.auto import default_backend
@@ -16,7 +15,6 @@ from aotkit.interfaces import Backend, Partitioner
 from aotkit.random import Draws
 from aotkit.registry import BACKENDS, PARTITIONERS, BackendSpec, get_backend, get_partitioner, name_of
 from aotkit.stages import Pipeline
-from aotkit.torch_private.switches import changed_settings, environment
 
 Randomness = Literal["shared", "torch"]
 
@@ -64,22 +62,6 @@ class Recipe:
         name = self.partition_name
         is_installed = PARTITIONERS.is_installed(name) and get_partitioner(name) == self.partition
         return f"aotkit.get_partitioner({name!r})" if is_installed else None
-
-    def surroundings(self) -> list[str] | None:
-        """How it is compiled, where another process finds the same under the same names; None where it might not.
-
-        The code of aotkit's own backends and partitioners is known to `machine`.
-        """
-        are_named = self.compiler_by_name("fw_compiler", self.backend.fw_compiler) and self.partitioner_by_name()
-        makers = {
-            getattr(made, "__module__", "").partition(".")[0] for made in (self.backend.fw_compiler, self.partition)
-        }
-        if not are_named or makers != {"aotkit"} or self.dynamic or (settings := changed_settings()) is None:
-            return None
-        # "cuda" without a number stands for that of the process.
-        device = str(torch.cuda.current_device()) if torch.cuda.is_initialized() else ""  # type: ignore[no-untyped-call]
-        how = [self.backend_name, self.partition_name, self.random]
-        return [self.name, *how, device, str(environment()), *settings]
 
     @property
     def subject(self) -> str:

@@ -8,6 +8,7 @@ import copy
 import functools
 import inspect
 import operator
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ import torch
 from aotkit.capture import DirectFunction, DynamoFunction, EagerOnly, Entry, Failure, OwnError, recipe_of
 from aotkit.checking import CheckReport, raise_if_different
 from aotkit.compiled.explanation import Explanation
+from aotkit.compiled.saving import save
 from aotkit.errors import TraceError
 from aotkit.inspection import Graphs
 from aotkit.runtime import COMPILE_LOCK, warn_of_eager_call
@@ -51,12 +53,13 @@ class CompiledFunction(Generic[P, R]):
         self._recipe = recipe_of(
             fn, options["backend"], options["partition"], bool(options["dynamic"]), options["random"]
         )
-        self._direct = DirectFunction(self._recipe, options["check"], options["on_error"], plain=capture == "auto")
+        check, later = bool(options["check"]), options["check"] == "later"
+        self._direct = DirectFunction(self._recipe, check, options["on_error"], plain=capture == "auto")
         self._dynamo: DynamoFunction | None = None
         self._handed_over = ""  # why TorchDynamo has what is not compiled yet
         self._reasons: set[str] = set()  # why calls have run eagerly
-        if capture == "dynamo":
-            self._hand_over("capture='dynamo'")
+        if capture == "dynamo" or later:
+            self._hand_over("check='later'" if later else "capture='dynamo'")
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_dynamo_compiling():
@@ -137,6 +140,21 @@ class CompiledFunction(Generic[P, R]):
                 report = self._direct.check_again(args, kwargs)
         raise_if_different(report)
         return report
+
+    def save(self, path: str | os.PathLike[str], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Write what a call with these arguments runs into a file, for `aotkit.load`; compiles if need be.
+
+        The call is made once more, and a step on made-up values, which loading compares: random state is put back.
+
+        Raises:
+            TraceError: such a call runs eagerly.
+            UnsupportedError: it is more than one graph that mutates nothing, or the backend does not tell what it
+                compiled.
+            OSError: the file cannot be written.
+        """
+        found = self._way(args, kwargs)
+        tensors = [] if isinstance(found, DynamoFunction) else self._choose(args, kwargs)[1]
+        save(path, self._recipe, found, tensors, args, kwargs)
 
     def timeline(self, /, *args: P.args, **kwargs: P.kwargs) -> Timeline:
         """Where the time and the memory of the first call with such arguments went; compiles if need be.

@@ -72,7 +72,7 @@ class CompiledModule(nn.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Keep the hooks of the user's classes from seeing the class of a compiled module."""
 
-    graphs, report, check, explain, timeline = (_GivesWay() for _ in range(5))
+    graphs, report, check, explain, timeline, save = (_GivesWay() for _ in range(6))
 
     @property
     def __wrapped__(self) -> nn.Module:

@@ -44,10 +44,10 @@ def graphs_of(data: Mapping[str, Any]) -> Graphs:
     Raises:
         ValueError: the data are no such.
     """
-    return _KeptGraphs.of(data)
+    return _LazyGraphs.of(data)
 
 
-class _KeptGraphs(Graphs):
+class _LazyGraphs(Graphs):
     """Whose graphs, and what the backward graph was compiled for, are data until somebody looks at them."""
 
     _data: Mapping[str, Any]

@@ -8,9 +8,11 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.passes import IN_KERNELS, copy_graph
+from aotkit.random import DECOMPOSED
 from aotkit.torch_private.aotautograd import partitioning
 from aotkit.torch_private.aotautograd_metadata import describe
 from aotkit.torch_private.fake_tensors import propagate, tensor_metadata
+from aotkit.torch_private.partitioners import recomputing
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ def partition_copy(partition: Callable[..., Any], joint: Joint) -> tuple[GraphMo
 
 def partition_as_traced(partition: Callable[..., Any], joint: Joint) -> tuple[GraphModule, GraphModule]:
     """Run a partitioner as AOTAutograd would, on the joint graph itself."""
-    with partitioning(joint.inputs):
+    with partitioning(joint.inputs), recomputing(DECOMPOSED):
         return partition(joint.gm, joint.inputs, **joint.keywords)  # type: ignore[no-any-return]
 
 

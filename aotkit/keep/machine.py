@@ -23,7 +23,12 @@ def machine() -> tuple[str, ...]:
     """One text for each thing that results depend on; another one wherever anything of it is another."""
     environment = sorted(f"{name}={value}" for name, value in os.environ.items() if _decides(name))
     threads = f"{torch.get_num_threads()} threads"  # which are in the code that Inductor writes for CPUs
-    return (*_installed(), *_devices(torch.cuda.is_available()), threads, *environment)
+    return (*installed(), threads, *environment)
+
+
+def installed() -> tuple[str, ...]:
+    """The same without what a process may have other than the last: threads and environment."""
+    return (*_software(), *_devices(torch.cuda.is_available()))
 
 
 def _decides(name: str) -> bool:
@@ -33,7 +38,7 @@ def _decides(name: str) -> bool:
 
 
 @functools.cache
-def _installed() -> tuple[str, ...]:
+def _software() -> tuple[str, ...]:
     return (
         f"torch {torch.__version__} {torch.version.git_version}",
         torch.__config__.show(),

@@ -119,6 +119,18 @@ def _signature(secret: bytes, key: str, text: bytes) -> bytes:
     return hmac.new(secret, key.encode() + b"\n" + text, hashlib.sha256).hexdigest().encode()
 
 
+def signature(text: bytes) -> bytes | None:
+    """This user's signature of a text; None where there is no secret to sign with."""
+    if (where := folder()) is None:
+        return None
+    try:
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+        secret = _secret(where)
+    except OSError:
+        return None
+    return None if secret is None else _signature(secret, "", text)
+
+
 def _secret(where: Path) -> bytes | None:
     """This user's; None in a folder that belongs to others, or that others may write to."""
     if hasattr(os, "getuid"):  # not on Windows, where the profile's folder is the user's alone

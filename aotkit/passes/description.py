@@ -14,7 +14,7 @@ from aotkit.torch_private.dispatch import tree_leaves
 
 # Where functions come from that only another version of torch or Python changes.
 FIXED = ("torch", "_operator", "operator", "builtins", "math")
-TORCHS_OPERATORS = ("aten", "prims", "prim", "_c10d_functional")
+KNOWN_OPERATORS = ("aten", "prims", "prim", "_c10d_functional", "aotkit")
 # Of the operators on graphs, those whose arguments say all: a Triton kernel of the user's is a number there.
 ON_GRAPHS = (
     "autograd_function_apply",
@@ -66,7 +66,7 @@ def _called(node: Node) -> str | None:
     if node.op != "call_function":
         return f"{node.op} {target if node.op != 'placeholder' else ''}"
     if (namespace := getattr(target, "namespace", None)) is not None:
-        is_known = namespace in TORCHS_OPERATORS or (namespace == "higher_order" and str(target) in ON_GRAPHS)
+        is_known = namespace in KNOWN_OPERATORS or (namespace == "higher_order" and str(target) in ON_GRAPHS)
         return f"{namespace} {target}" if is_known else None
     module = getattr(target, "__module__", None) or ""
     code = getattr(target, "__code__", None)

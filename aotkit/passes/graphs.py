@@ -9,6 +9,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from aotkit.errors import TraceError
 from aotkit.passes.new_storages import replaced_inputs
+from aotkit.passes.nodes import KNOWN
 from aotkit.torch_private.dispatch import tree_leaves
 from aotkit.torch_private.fx import graph_module
 
@@ -50,9 +51,9 @@ def generators_of(gm: GraphModule, known: Sequence[Any] = ()) -> list[torch.Gene
 
 
 def has_torch_operators(gm: GraphModule) -> bool:
-    """Whether all that a graph calls computes tensors from tensors, and is torch's own."""
+    """Whether all that a graph calls computes tensors from tensors, and is torch's own or aotkit's."""
     targets = [n.target for n in gm.graph.nodes if n.op == "call_function"]
-    return all(getattr(t, "namespace", "builtin") in ("aten", "prims", "builtin") for t in targets)
+    return all(getattr(t, "namespace", "builtin") in (*KNOWN, "builtin") for t in targets)
 
 
 def mutated_inputs(graph: Graph) -> set[Any]:

@@ -12,6 +12,8 @@ from torch.utils.checkpoint import CheckpointPolicy
 from aotkit.torch_private.dispatch import OpOverload, tree_leaves
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+# The namespaces of operators that compute tensors from tensors: torch's, and aotkit's.
+KNOWN = ("aten", "prims", "aotkit")
 IN_KERNELS = "in_kernels"  # tag of what each kernel that reads it computes, as the backend has said
 
 
@@ -143,10 +145,10 @@ def changes_inputs(node: Node) -> bool:
 def keeps_order(node: Node) -> bool:
     """Whether an operator has to run after all of its like that come before it in the graph.
 
-    It draws random numbers or has another effect; so may any operator that is not torch's own.
+    It draws random numbers or has another effect; so may any operator that is neither torch's own nor aotkit's.
     """
-    own = getattr(node.target, "namespace", "aten") in ("aten", "prims")
-    return not own or is_random(node) or node.is_impure(impure_random=False)
+    is_known = getattr(node.target, "namespace", "aten") in KNOWN
+    return not is_known or is_random(node) or node.is_impure(impure_random=False)
 
 
 def operator_name(node: Node) -> str:

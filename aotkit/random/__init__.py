@@ -1,6 +1,6 @@
 """Random numbers that are the same in every backend, in eager, and when they are recomputed."""
 
-from aotkit.random.draws import Draws, SeedNeeded, new_seed
+from aotkit.random.draws import DECOMPOSED, WORDS, Draws, SeedNeeded, hashed, index_type, kept, key, new_seed
 from aotkit.random.generators import (
     other_random_states,
     random_state,
@@ -11,8 +11,14 @@ from aotkit.random.generators import (
 from aotkit.random.operators import replacement
 
 __all__ = [
+    "DECOMPOSED",
+    "WORDS",
     "Draws",
     "SeedNeeded",
+    "hashed",
+    "index_type",
+    "kept",
+    "key",
     "new_seed",
     "other_random_states",
     "random_state",

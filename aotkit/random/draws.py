@@ -4,11 +4,15 @@ Word `i` of draw `n` of a call is a hash of (seed, n, i). The seed is one intege
 generator: `torch.manual_seed` and `torch.get_rng_state` govern it. `operators` makes distributions of the words.
 
 The hash is in 32-bit arithmetic, which CPUs and GPUs do in vectors; the keys, once for each draw, are in 64-bit.
+
+In graphs, words are one operator, `aotkit::random_words`, for compilers that know it. For the others, whatever their
+own table of decompositions, it becomes the arithmetic: `DECOMPOSED`.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,13 +43,10 @@ class Draws:
     Attributes:
         seed: a 0-dimensional int64 tensor on the CPU, or None: then drawing raises SeedNeeded.
         used: how many draws have been made.
-        has_values: whether the words are computed; otherwise they are memory without values, for what only looks at
-            types and shapes, as the first of AOTAutograd's two runs does.
     """
 
     seed: Tensor | None
     used: int = 0
-    has_values: bool = True
 
     def next(self, shape: Sequence[int], device: torch.device, words: int = 1) -> list[Tensor]:
         """Uniform int32 words for the next draw: for each of `words` lanes, a tensor of this shape.
@@ -55,13 +56,9 @@ class Draws:
         """
         if self.seed is None:
             raise SeedNeeded
-        if not self.has_values:
-            return [torch.empty(tuple(shape), dtype=torch.int32, device=device) for _ in range(words)]
-        index = _index(math.prod(shape), device)
         first = self.used * LANES
         self.used += 1
-        keys = [key(self.seed, first + lane) for lane in range(words)]
-        return [hashed(index, *k).view(shape) for k in keys]
+        return [WORDS(self.seed, first + lane, shape, device) for lane in range(words)]
 
 
 _SEED = torch.empty((), dtype=torch.int64, device="cpu")
@@ -72,9 +69,21 @@ def new_seed() -> Tensor:
     return torch.empty_like(_SEED).random_()  # its options would have to be parsed in each call
 
 
-def key(seed: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Two 0-dimensional int32 tensors that depend on all bits of the seed and of the number."""
-    z = seed + _signed(_GOLDEN * (number + 1), 64)
+def random_words(seed: Tensor, number: int, size: Sequence[int], device: torch.device) -> Tensor:
+    """The words with this number, a tensor of this size: the arithmetic that the operator stands for."""
+    count = math.prod(size)
+    index = torch.arange(count, dtype=index_type(count), device=device)
+    return hashed(index, *key(seed, number)).view(size)
+
+
+def index_type(count: int) -> torch.dtype:
+    """The type of the numbers of so many elements. An open count is held to it."""
+    return torch.int64 if count > LARGEST_INT32 else torch.int32
+
+
+def key(seed: Tensor, number: Any) -> tuple[Tensor, Tensor]:
+    """Two int32 tensors that depend on all bits of the seed and of the number, an integer or an int64 tensor."""
+    z = seed + (_signed(_GOLDEN * (number + 1), 64) if isinstance(number, int) else (number + 1) * _signed(_GOLDEN, 64))
     z = (z ^ shifted(z, 30, 64)) * _signed(_KEY_MULTIPLIERS[0], 64)
     z = (z ^ shifted(z, 27, 64)) * _signed(_KEY_MULTIPLIERS[1], 64)
     z = z ^ shifted(z, 31, 64)
@@ -94,10 +103,6 @@ def hashed(index: Tensor, low_key: Tensor, high_key: Tensor) -> Tensor:
     return (y ^ shifted(y, 14)) ^ x
 
 
-def _index(count: int, device: torch.device) -> Tensor:
-    return torch.arange(count, dtype=torch.int64 if count > LARGEST_INT32 else torch.int32, device=device)
-
-
 def shifted(x: Tensor, by: int, bits: int = 32) -> Tensor:
     """A signed integer shifted to the right, with zeros coming in: torch repeats the sign."""
     return (x >> by) & ((1 << (bits - by)) - 1)
@@ -107,3 +112,26 @@ def _signed(constant: int, bits: int = 32) -> int:
     """The number that has the same lowest bits as `constant` in two's complement."""
     constant &= (1 << bits) - 1
     return constant - (1 << bits) if constant >> (bits - 1) else constant
+
+
+def _without_values(seed: Tensor, number: int, size: Sequence[int], device: torch.device) -> Tensor:
+    index_type(math.prod(size))
+    return torch.empty(size, dtype=torch.int32, device=device)
+
+
+_LIBRARY = torch.library.Library("aotkit", "DEF")  # type: ignore[no-untyped-call]
+# Pointwise: what compilers and partitioners ask is whether it fuses, and is cheap to compute again.
+_LIBRARY.define(  # type: ignore[no-untyped-call]
+    "random_words(Tensor seed, int number, SymInt[] size, Device device) -> Tensor",
+    tags=(torch.Tag.pointwise, torch.Tag.pt2_compliant_tag),
+)
+_LIBRARY.impl("random_words", random_words, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+torch.library.register_fake("aotkit::random_words", _without_values, lib=_LIBRARY)
+WORDS = torch.ops.aotkit.random_words.default
+
+DECOMPOSED: dict[Any, Callable[..., Any]] = {WORDS: random_words}
+
+
+def kept(*args: Any) -> Any:
+    """In the place of a decomposition: the operator stays as it is."""
+    return NotImplemented

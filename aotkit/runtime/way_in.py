@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.fx import GraphModule
 
 from aotkit.interfaces import Boxed
 from aotkit.runtime.autograd_node import BackwardCalls, Gradients, Layout, differentiable
 from aotkit.runtime.backward import run_watched, unused_gradients
 from aotkit.torch_private import native
-from aotkit.torch_private.aotautograd_metadata import Compiled, why_not_lean
+from aotkit.torch_private.aotautograd_metadata import Compiled, why_not_lean, written_inputs
 from aotkit.torch_private.autograd import set_grad_enabled
 from aotkit.torch_private.switches import DisableAutocast, is_autocast_on
 
@@ -48,11 +49,13 @@ class Plain:
     Attributes:
         outputs: their number.
         views: those that are views, of memory that nothing else sees.
+        written: the inputs that the forward graph changes.
         gradients: None without a backward graph.
     """
 
     outputs: int
     views: Sequence[int]
+    written: Sequence[int]
     gradients: Gradients | None
 
 
@@ -85,7 +88,8 @@ def way_in(compiled: Compiled, graphs: CompiledGraphs, uses: Sequence[frozenset[
         info = compiled.metadata.output_info
         views = [i for i, output in enumerate(info) if output.output_type.name == "unsafe_view_alias"]
         gradients = _gradients(graphs.backward_graph, compiled.tangents, unused) if graphs.backward_graph else None
-        return plain_way(graphs.forward, graphs.backward, Plain(len(info), views, gradients), name)
+        plain = Plain(len(info), views, written_inputs(compiled.metadata), gradients)
+        return plain_way(graphs.forward, graphs.backward, plain, name)
     has_backward = graphs.backward is not None
 
     def wrapped(tensors: list[Tensor]) -> Sequence[Any]:
@@ -108,6 +112,8 @@ def plain_way(run: Boxed, backward: Boxed | None, plain: Plain, name: str) -> Wa
         run, backward: the compiled graphs.
         name: of the function, for messages.
     """
+    if plain.written:
+        run = _counted(run, plain.written)
     if plain.views:
         run = _without_views(run, plain.views)
     if is_autocast_on():  # the graph has its casts already
@@ -117,6 +123,18 @@ def plain_way(run: Boxed, backward: Boxed | None, plain: Plain, name: str) -> Wa
         calls = BackwardCalls(backward, plain.gradients, name)
         return WayIn(differentiable(run, calls, plain.outputs), None, tier, plain)
     return WayIn(_without_gradients(run) if torch.is_grad_enabled() else run, None, "Python", plain)
+
+
+def _counted(run: Boxed, written: Sequence[int]) -> Boxed:
+    """Autograd counts the changes of each tensor, and kernels do not tell it."""
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        changed = [inputs[i] for i in written]
+        results = run(inputs)
+        increment_version(changed)
+        return results
+
+    return call
 
 
 def _without_views(run: Boxed, views: Sequence[int]) -> Boxed:

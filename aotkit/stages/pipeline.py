@@ -30,6 +30,7 @@ from aotkit.passes import (
 )
 from aotkit.runtime import CompiledGraphs, collecting, donated_inputs, outside_dynamo, sparing_retained
 from aotkit.stages.calls import Product, blaming, boxed_call, checked_once
+from aotkit.stages.own_operators import decompositions_of, recomputable
 from aotkit.stages.regions import Regions
 from aotkit.stages.verifier import PLUGINS, Doors, is_wanted
 from aotkit.timeline import stage
@@ -67,21 +68,19 @@ class Pipeline:
         self._backward_inputs: list[Any] = []
         self.strides: Sequence[Sequence[Any] | None] = ()
         self.lasting: Sequence[bool] = ()
-        self.guarded = False
-        self.assigns_data = False
+        self.guarded = self.assigns_data = False
         self._doors = Doors(self._names) if is_wanted() else None
 
     def keywords(self) -> dict[str, Any]:
         """Keyword arguments for AOTAutograd."""
-        backend, table = self._backend, self._backend.decompositions
-        fw = backend.fw_compiler
+        backend, fw = self._backend, self._backend.fw_compiler
         return {
             "fw_compiler": functools.partial(self._forward, fw),
             "bw_compiler": functools.partial(self._compile, backend.bw_compiler or fw, "backward"),
             "inference_compiler": functools.partial(self._forward, backend.inference_compiler or fw),
             "partition_fn": self._cut,
             "keep_inference_input_mutations": backend.writes_inputs or self.assigns_data,
-            "decompositions": dict(table() if callable(table) else table),
+            "decompositions": decompositions_of(backend),
         }
 
     def compiled(self) -> CompiledGraphs:
@@ -109,7 +108,7 @@ class Pipeline:
         credit_backward(joint)
         self._joint = copy_graph(joint)
         drop_unsaved_copies(self._joint)
-        with stage("partition"), self._blame("partitioner", "joint", self._joint):
+        with stage("partition"), self._blame("partitioner", "joint", self._joint), recomputable():
             parts = self._partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
             forward, backward = _two_graphs(parts, num_fwd_outputs, len(joint_inputs[1]))
         both = {"forward": forward, "backward": backward}

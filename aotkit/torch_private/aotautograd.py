@@ -6,8 +6,8 @@
 import functools
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -69,6 +69,18 @@ def compile_captured(gm: GraphModule, example_inputs: Sequence[Any], **compilers
     return compiled_function(call, function_metadata(), None, len(example_inputs))
 
 
+@contextmanager
+def as_captured(fake_mode: Any) -> Iterator[None]:
+    """For fake tensors of this mode, `compile_captured` may run under this when Dynamo is done, or where it was not."""
+    from torch._guards import TracingContext, tracing
+
+    # As while Dynamo compiles: else torch 2.13 takes calls of what it has compiled, in other threads, for parts of what
+    # is traced, and refuses them. So does torch 2.11 in either case, and 2.15 in none.
+    session: Any = getattr(torch.compiler, "_compile_session_context", nullcontext)
+    with session(), tracing(TracingContext(fake_mode)):
+        yield
+
+
 class _Flat(nn.Module):
     def __init__(self, fn: Callable[..., Sequence[Any]]) -> None:
         super().__init__()
@@ -106,6 +118,27 @@ def settings() -> Iterator[None]:
     # the generator on, so without them all later draws of the program would be others than in eager.
     correct_overlap()
     with config.patch(settings), inductor_config.patch(fallback_random=True), correct_recurrent_layers():
+        yield
+
+
+def _compilers() -> dict[str, Any]:
+    from torch._functorch import config
+    from torch._inductor import config as inductor_config
+
+    return {"functorch": config, "inductor": inductor_config}
+
+
+def settings_now() -> dict[str, dict[str, Any]]:
+    """The values of all settings of torch's compilers, by compiler and name, for another process to have the same."""
+    return {name: dict(module.save_config_portable()) for name, module in _compilers().items()}
+
+
+@contextmanager
+def with_settings(settings: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """Have these, of `settings_now`, for a while."""
+    with ExitStack() as stack:
+        for name, module in _compilers().items():
+            stack.enter_context(module.patch(dict(settings[name])))
         yield
 
 

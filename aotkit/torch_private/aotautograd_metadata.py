@@ -124,7 +124,7 @@ def why_not_lean(metadata: Any, graphs: Sequence[GraphModule], inputs: int) -> s
         return "an input, an output or a gradient is a tensor subclass around others"
     if config.compiled_autograd:
         return "compiled autograd is on, which knows AOTAutograd's nodes but not ours"
-    if any(info.mutates_data or info.mutates_metadata for info in metadata.input_info):
+    if not all(_is_left_to_graph(info) for info in metadata.input_info):
         return "it mutates an input"
     plain = (OutputType.non_alias, OutputType.unsafe_view_alias)
     if not all(info.output_type in plain for info in metadata.output_info):
@@ -145,6 +145,18 @@ def why_not_lean(metadata: Any, graphs: Sequence[GraphModule], inputs: int) -> s
     if len(graphs[0].graph.find_nodes(op="placeholder")) != inputs:
         return "an input is passed twice"
     return None
+
+
+def _is_left_to_graph(info: Any) -> bool:
+    """Whether all that becomes of an input, if anything, is what the graph itself writes into it."""
+    if not (info.mutates_data or info.mutates_metadata or info.mutates_storage_metadata):
+        return True
+    return info.mutation_type.name == "MUTATED_IN_GRAPH" and not (info.requires_grad or info.mutates_storage_metadata)
+
+
+def written_inputs(metadata: Any) -> list[int]:
+    """The inputs that the graph itself changes, as autograd has to know."""
+    return [*metadata.mutated_graph_handled_indices_seen_by_autograd] if metadata.keep_input_mutations else []
 
 
 def _values(gm: GraphModule) -> list[Any]:

@@ -13,12 +13,15 @@ set_grad_enabled: Any = torch._C._set_grad_enabled  # `torch.no_grad` would cost
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 
 
+def has_saved_tensor_hooks() -> bool:
+    """Whether the caller has hooks for saved tensors, as checkpoints have."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
 def without_saved_tensor_hooks() -> AbstractContextManager[Any]:
     """Keep the caller's hooks for saved tensors, if there are any, from what runs inside."""
     # Not always: functorch refuses any hooks, and the caller may have disabled them.
-    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
-        return nullcontext()
-    return saved_tensors_hooks(lambda t: t, lambda t: t)
+    return saved_tensors_hooks(lambda t: t, lambda t: t) if has_saved_tensor_hooks() else nullcontext()
 
 
 def without_compiled_autograd() -> AbstractContextManager[Any]:

@@ -38,6 +38,14 @@ def fake_mode(*, allow_non_fake_inputs: bool = False) -> Any:
     return FakeTensorMode(allow_non_fake_inputs=allow_non_fake_inputs)
 
 
+def fixed_fake_mode() -> Any:
+    """The same for tracing; with an environment of shapes, without which Inductor keeps nothing."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
+
+
 def fake_tensors() -> AbstractContextManager[Any]:
     """The same, where real tensors may take part."""
     return fake_mode(allow_non_fake_inputs=True)  # type: ignore[no-any-return]

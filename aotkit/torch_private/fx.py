@@ -4,8 +4,10 @@ To generate and compile the code of a graph takes as long as to change it, and m
 and changed several times before anything runs them. fx has such modules too, which TorchScript cannot script.
 """
 
+import functools
 import weakref
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -96,3 +98,22 @@ def boxed(gm: GraphModule) -> Callable[[list[Any]], Sequence[Any]]:
     call: Callable[[list[Any]], Sequence[Any]] = lambda args: run(args)  # noqa: E731  (methods take no attributes)
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
+
+
+def operator_name(operator: Any) -> tuple[str, ...] | None:
+    """Where below `torch` another process finds an operator that pickle cannot find; None for anything else."""
+    if isinstance(operator, torch._ops.OpOverload):
+        return ("ops", *operator._schema.name.split("::"), operator._overloadname)
+    if isinstance(operator, torch._ops.OpOverloadPacket):
+        return ("ops", *operator._qualified_op_name.split("::"))
+    if isinstance(operator, torch._ops.HigherOrderOperator):
+        return "ops", operator.namespace or "higher_order", operator.__name__
+    if isinstance(operator, FunctionType) and "<locals>" in operator.__qualname__:  # as `max_pool2d`
+        found = next((name for name, value in vars(torch.nn.functional).items() if value is operator), None)
+        return ("nn", "functional", found) if found else None
+    return None
+
+
+def operator_named(name: tuple[str, ...]) -> Any:
+    """The operator of this name."""
+    return functools.reduce(getattr, name, torch)

@@ -1,5 +1,6 @@
 """Inductor: its compiler for one graph, its passes, its settings, and where it keeps what it compiled."""
 
+import copyreg
 import functools
 import hashlib
 import os
@@ -22,12 +23,14 @@ from torch._inductor.runtime import cache_dir_utils
 from torch._inductor.utils import ALIGNMENT, align_inputs_from_check_idxs, get_donated_idxs
 from torch._inductor.virtualized import V
 from torch.fx import GraphModule
+from torch.utils._ordered_set import OrderedSet
 
 from aotkit.torch_private.kernel_changes import changed_kernels
 
 __all__ = [
     "ALIGNMENT",
     "align_inputs_from_check_idxs",
+    "aligning",
     "cache_folder",
     "compile_graph",
     "decompositions",
@@ -37,6 +40,7 @@ __all__ = [
     "triton_cache_folder",
 ]
 
+_AOTKIT = Path(__file__).parents[1]
 RANDOM = {"fallback_random": True}  # torch's own kernels and generator: a call draws the numbers of eager
 NOTING = {"trace.provenance_tracking_level": 1}  # which nodes of a graph are in which kernel
 
@@ -66,6 +70,7 @@ def compile_graph(
         config.patch({**RANDOM, **NOTING, **settings, **more}),
         torch.compiler.config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]
         remembered_probes(),
+        named_memory_formats(),
         debug.reset_provenance_globals(),
         changed_kernels(is_fused=is_fused),
     ):
@@ -73,10 +78,28 @@ def compile_graph(
         return compile_fx.compile_fx_inner(gm, inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
 
 
+@contextmanager
+def named_memory_formats() -> Iterator[None]:
+    """Have pickle look for memory formats in `torch`, not in whatever module of the program has imported torch first.
+
+    They do not know the module that they are of. Inductor's key of a graph is made of what pickle writes, and the same
+    graph would have another one in each program.
+    """
+    table = copyreg.dispatch_table
+    if torch.memory_format in table:
+        yield
+        return
+    table[torch.memory_format] = lambda memory_format: str(memory_format).removeprefix("torch.")
+    try:
+        yield
+    finally:
+        table.pop(torch.memory_format, None)
+
+
 @functools.cache
 def _own_code() -> str:
-    """Another one whenever the code that changes kernels is changed."""
-    files = sorted(Path(__file__).parent.rglob("*.py"))
+    """Another one whenever the code that changes kernels is changed, or that of random numbers, which is in them."""
+    files = sorted(file for folder in ("torch_private", "random") for file in _AOTKIT.joinpath(folder).rglob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
@@ -91,6 +114,11 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """Inductor's table."""
     with config.patch(RANDOM):
         return dict(select_decomp_table())
+
+
+def aligning(run: Callable[..., Any], inputs_to_check: Sequence[int], mutated_input_idxs: Sequence[int]) -> Any:
+    """Copies of these inputs where they do not begin at multiples of 16 bytes, as Inductor makes them."""
+    return align_inputs_from_check_idxs(run, inputs_to_check, OrderedSet(mutated_input_idxs))
 
 
 def setting(name: str) -> Any:

@@ -1,8 +1,9 @@
 """functorch's partitioners, and the functions that they consist of."""
 
+import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -169,6 +170,24 @@ def extracting_by(extract_part: Callable[..., Any]) -> Iterator[None]:
         return (extract_part if threading.get_ident() == thread else extract)(*args, **keywords)
 
     with _patched(_extract_graph_with_inputs_outputs=extract_here):
+        yield
+
+
+@contextmanager
+def recomputing(operators: Collection[Any]) -> Iterator[None]:
+    """For the time of one call, torch's min-cut takes these operators for fusible ones that it may compute again.
+
+    Its own list has none but torch's. Other threads that partition meanwhile get them too.
+    """
+    lists = _torchs().get_default_op_list
+    packets = [operator.overloadpacket for operator in operators]
+
+    def longer() -> Any:
+        known = lists()
+        more = {name: getattr(known, name).union(packets) for name in ("fusible_ops", "recomputable_ops")}
+        return dataclasses.replace(known, **more)
+
+    with _patched(get_default_op_list=longer):
         yield
 
 

@@ -13,6 +13,11 @@ from aotkit.torch_private import native
 is_view = Tensor._is_view
 
 
+def data_pointer() -> int:
+    """Where the function in C is that finds the memory of a tensor."""
+    return int(torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr)  # type: ignore[attr-defined]
+
+
 def tensor_guard(tensors: Sequence[Tensor], is_open: Sequence[bool] = ()) -> Callable[..., bool]:
     """A function that tells whether its arguments are to a graph what `tensors` are.
 

@@ -4,10 +4,10 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from aotkit.backends.inductor_graphs.generated_code import source_of
 from aotkit.backends.inductor_graphs.provenance import kernels_of, with_launches
 from aotkit.backends.inductor_graphs.short_calls import rewritten_call, short_call
 from aotkit.interfaces import Boxed
-from aotkit.torch_private.generated_code import source_of
 
 
 def called(compiled: Any, are_fixed: bool) -> Boxed:

@@ -24,9 +24,11 @@ from aotkit.backends.inductor_graphs.single_pixels import with_products_for_sing
 from aotkit.backends.inductor_graphs.unaliased_results import results_apart
 from aotkit.interfaces import Boxed
 from aotkit.passes import flops, hidden_copies, share_viewed_memory, show_results
+from aotkit.random import WORDS, hashed, index_type, kept, key
 from aotkit.torch_private import inductor
 from aotkit.torch_private.dispatch import tree_leaves
 from aotkit.torch_private.inductor import compile_graph, joint_passes
+from aotkit.torch_private.kernel_changes.random_words import lower_random_words
 
 # Operators that Inductor leaves to libraries, which round their inputs and results.
 _STORING = {getattr(torch.ops.aten, name) for name in ("mm", "addmm", "bmm", "baddbmm", "convolution")}
@@ -51,6 +53,7 @@ def compile_inner(
         "allow_buffer_reuse": hands_memory_on(gm, example_inputs),
         "realize_opcount_threshold": realize_opcount_threshold(gm),
     }
+    lower_random_words(WORDS, key, hashed, index_type)
     is_fused = not any(flops(node) for node in gm.graph.nodes)
     compiled = compile_graph(gm, example_inputs, own | settings, is_fused=is_fused, cpp_wrapper=cpp_wrapper, **kind)
     if cpp_wrapper:
@@ -110,9 +113,10 @@ def fold_and_fuse(gm: GraphModule, inputs: Any) -> None:
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """Inductor's table, with some of our own.
 
-    Without dropout: decomposed, it would draw other numbers than eager.
+    Without dropout: decomposed, it would draw other numbers than eager. Shared random words stay: Inductor is taught
+    how to compute them.
     """
     table = with_right_bytes(with_half_gelu(inductor.decompositions()))
     table = with_products_for_single_pixels(with_cropped_windows(table))
     table.pop(torch.ops.aten.native_dropout.default, None)
-    return table
+    return {**table, WORDS: kept}

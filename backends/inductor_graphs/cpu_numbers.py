@@ -1,4 +1,4 @@
-"""Numbers on the CPU that the kernels of a GPU read, such as the keys that random draws make of the seed of a call."""
+"""Numbers on the CPU that the kernels of a GPU read, such as a scale."""
 
 from torch.fx import GraphModule, Node
 

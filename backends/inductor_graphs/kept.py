@@ -6,8 +6,8 @@ from typing import Any
 
 from aotkit.backends.inductor_graphs.alignment import within_alignment
 from aotkit.backends.inductor_graphs.called import called
+from aotkit.backends.inductor_graphs.generated_code import Loaded, code_as_data
 from aotkit.interfaces import Boxed
-from aotkit.torch_private.generated_code import Loaded, code_as_data
 
 
 def data_of(compiled: Any) -> tuple[dict[str, Any], dict[str, bytes]] | None:

@@ -8,10 +8,15 @@ import aotkit
 from aotkit.backends.inductor_graphs import cpu_numbers
 from aotkit.joint.running import JOINT_TAGS
 from aotkit.passes.nodes import IN_KERNELS
+from aotkit.torch_private.kernel_changes import random_words
 
 
 def draws(x, bias):
     return dropout(gelu(x + bias), 0.1)
+
+
+def scaled(x, bias, scale):
+    return (x + bias).sigmoid() * (scale.exp() + 1)
 
 
 def numbers_given_to_backward(compiled, *args):
@@ -25,6 +30,7 @@ def arguments(device, monkeypatch):
     """On a GPU; else on a CPU that is taken for one."""
     if device.type == "cpu":
         monkeypatch.setattr(cpu_numbers, "_is_on_gpu", lambda node: True)
+        monkeypatch.setattr(random_words, "stores_keys", lambda device: False)
     return tuple(torch.randn(*shape, device=device, requires_grad=True) for shape in ((8, 16), (16,)))
 
 
@@ -40,9 +46,6 @@ def test_of_random_draws_the_seed_of_the_call_is_kept_at_the_most(partitioner, a
 
 @pytest.mark.parametrize("partition", ["min_cut", "nx_min_cut"])
 def test_of_what_is_computed_from_a_number_the_number_is_kept(partition, arguments):
-    def scaled(x, bias, scale):
-        return (x + bias).sigmoid() * (scale.exp() + 1)
-
     scale = torch.tensor(0.3)
     compiled = aotkit.compile(scaled, backend="inductor", partition=partition)
     compiled(*arguments, scale).sum().backward()
@@ -51,7 +54,8 @@ def test_of_what_is_computed_from_a_number_the_number_is_kept(partition, argumen
 
 def test_pieces_of_a_joint_graph_keep_the_tag(arguments):
     """With it, a fault is reproduced by the partition that had it."""
-    compiled = aotkit.compile(draws, backend="inductor", partition="min_cut")
+    arguments = *arguments, torch.tensor(0.3)
+    compiled = aotkit.compile(scaled, backend="inductor", partition="min_cut")
     compiled(*arguments)
     tagged = [node for node in compiled.graphs(*arguments).joint.graph.nodes if IN_KERNELS in node.meta]
     assert tagged

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import aotkit
-from aotkit.backends.inductor_graphs import cpu_numbers
 from aotkit.benchmark.patterns.measure import chosen_cells, measure
-from aotkit.torch_private.kernel_changes import realizing
+from aotkit.torch_private.kernel_changes import random_words, realizing
 
 
 @pytest.fixture
@@ -17,7 +16,7 @@ def peaks(device, monkeypatch):
 
     def of(pattern, as_on_gpu):
         if device.type == "cpu":
-            monkeypatch.setattr(cpu_numbers, "_is_on_gpu", lambda node: True)
+            monkeypatch.setattr(random_words, "stores_keys", lambda device: False)
             monkeypatch.setattr(realizing, "is_on_gpu", lambda value: as_on_gpu)
         rivals = {
             "eager": lambda fn: fn,

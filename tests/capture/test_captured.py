@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import aotkit
-import aotkit.capture.dynamo_backend
+import aotkit.capture.piece
 import aotkit.capture.signature
 
 
@@ -45,7 +45,7 @@ def test_a_check_that_memory_does_not_suffice_for_is_left_out(in_eager, capture,
         return first_without_memory
 
     if in_eager:
-        for module in (aotkit.capture.dynamo_backend, aotkit.capture.signature):
+        for module in (aotkit.capture.piece, aotkit.capture.signature):
             monkeypatch.setattr(module, "run_on_copies", tight(module.run_on_copies))
     backend = "nop" if in_eager else lambda gm, example_inputs: tight(gm)
     compiled = aotkit.compile(lambda x: x.sin(), backend=backend, capture=capture)

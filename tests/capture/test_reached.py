@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import aotkit
-from aotkit.capture import dynamo_backend, entry
+from aotkit.capture import entry, piece
 
 MODULES = ("hk_program", "hk_other")
 
@@ -27,7 +27,7 @@ def told(monkeypatch):
     def tell(fn, *args, capture="auto", **options):
         found = []
         with monkeypatch.context() as patch:
-            for module in (entry, dynamo_backend):
+            for module in (entry, piece):
                 patch.setattr(module, "kept_graphs", lambda parts, *rest, **kwargs: found.append(parts))
             aotkit.compile(fn, backend="nop", check=False, capture=capture, **options)(*args)
         assert found

@@ -138,7 +138,7 @@ def test_check_compares_whatever_was_kept():
 
 def test_a_damaged_verdict_is_checked_again(tmp_path):
     first_call()
-    for path in (tmp_path / "aotkit/kept").glob("*.json"):
+    for path in (tmp_path / "kept").glob("*.json"):
         path.write_bytes(path.read_bytes()[:-3])
     with pytest.warns(RuntimeWarning, match="has been changed since"):
         assert not first_call().kept

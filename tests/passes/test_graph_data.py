@@ -87,7 +87,7 @@ class CallMe:
         CallMe(), aten.from_file.default, aten.add, torch.ops.higher_order.triton_kernel_wrapper_functional,
         lambda x: x,
     ],
-    ids=str,
+    ids=lambda target: getattr(target, "__name__", type(target).__name__),  # without addresses: workers compare them
 )  # fmt: skip
 def test_what_else_is_called_is_no_data(target):
     assert graph_data(graph_with(target)) is None

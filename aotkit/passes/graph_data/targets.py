@@ -1,4 +1,4 @@
-"""What graphs that are data may call, by name: torch's own operators, and functions of numbers."""
+"""What graphs that are data may call, by name: operators of torch and aotkit, and functions of numbers."""
 
 import builtins
 import math
@@ -11,7 +11,7 @@ import torch
 from aotkit.passes.description import ON_GRAPHS
 from aotkit.torch_private.dispatch import OpOverload
 
-NAMESPACES = ("aten", "prims", "_c10d_functional")
+NAMESPACES = ("aten", "prims", "_c10d_functional", "aotkit")
 WITH_FILES = ("from_file", "save")  # no name in a record shall reach a file
 # By name, not all of these modules: those have `eval`, `getattr` and `methodcaller`, too.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

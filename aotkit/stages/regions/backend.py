@@ -8,6 +8,7 @@ import torch
 from torch.fx import GraphModule
 
 from aotkit.interfaces import Backend, Decompositions, GraphCompiler
+from aotkit.stages.own_operators import decompositions_of
 from aotkit.stages.regions.division import Choice, Options, RegionCompiler
 
 
@@ -62,8 +63,8 @@ def shared(backends: Sequence[tuple[str, Backend]], options: Options) -> Backend
 
 
 def _decompositions(backends: Sequence[Backend]) -> Decompositions:
-    tables = [d() if callable(d) else d for d in (b.decompositions for b in backends)]
-    return {operator: rule for table in reversed(tables) for operator, rule in table.items()}
+    tables = map(decompositions_of, reversed(backends))
+    return {operator: rule for table in tables for operator, rule in table.items()}
 
 
 def _run_all(passes: Sequence[Callable[[GraphModule, Any], None]], joint: GraphModule, joint_inputs: Any) -> None:

@@ -1,8 +1,8 @@
 """What Inductor stores in the middle of a kernel's work: not the bits of random numbers, and less with them in it.
 
 A value that is read twice gets memory of its own if it takes more than 30 operations. The bits of random numbers take
-about 60, and each step of them reads the one before twice: they would be stored half done, 4 bytes for each element,
-and read by each kernel that finishes them. To compute them again reads nothing.
+about 60: read twice, they would be stored, 4 bytes for each element, or, where the function makes them itself, half
+done. To compute them again reads nothing.
 
 What is computed of them and of tensors would always be stored, too. On a GPU, to make the bits once more takes about as
 long as to write and read 4 bytes, so 30 operations beside them are the limit there. With it, layer norm of a sum with
@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch._inductor.config as config
+from torch._inductor.dependencies import MemoryDep
 from torch._inductor.ir import Pointwise, StorageBox
 from torch._inductor.virtualized import V
 
@@ -60,10 +61,10 @@ def is_on_gpu(value: Any) -> bool:
 
 
 def _is_of_numbers(value: Any) -> bool:
-    """Whether all that is read for integers is numbers, such as the seed of a call."""
+    """Whether all that is read for integers is numbers, such as the seed of a call, or the keys that are made of it."""
     if not isinstance(value, Pointwise) or value.get_dtype().is_floating_point:
         return False
-    return all(len(V.graph.get_buffer(name).get_size()) == 0 for name in value.get_read_names())
+    return all(isinstance(read, MemoryDep) and read.index.is_number for read in value.get_reads())
 
 
 def _once(compute: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import aotkit
-from aotkit.torch_private import generated_code
-from aotkit.torch_private.generated_code import Loaded
+from aotkit.backends.inductor_graphs import generated_code
+from aotkit.backends.inductor_graphs.generated_code import Loaded
 
 pytestmark = pytest.mark.skipif(
     aotkit.get_backend("inductor").unavailable() is not None, reason="needs the backend inductor"

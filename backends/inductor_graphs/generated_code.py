@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from aotkit.torch_private.tensors import data_pointer
+
 INDUCTOR = "torch._inductor"
 LIBRARIES = "extern_kernels"  # Inductor's name for operators that write into a given tensor
 # Functions of the code for who runs it as a program.
@@ -167,12 +169,9 @@ class Loaded:
         self.compiled_fn_runner = namespace["runner"]
         self.current_callable = namespace["runner"].call
         if alignment:
-            from torch._inductor.utils import align_inputs_from_check_idxs
-            from torch.utils._ordered_set import OrderedSet
+            from aotkit.torch_private.inductor import aligning
 
-            mutated = OrderedSet(alignment["mutated_input_idxs"])
-            checked = alignment["inputs_to_check"]
-            self.current_callable = align_inputs_from_check_idxs(self.current_callable, checked, mutated)
+            self.current_callable = aligning(self.current_callable, **alignment)
 
     def __call__(self, inputs: list[Any]) -> Any:
         return self.current_callable(inputs)
@@ -181,8 +180,7 @@ class Loaded:
 def _load(path: Path) -> Any:
     """A kernel of Inductor's for the CPU: a function in a library of its own."""
     # Whoever loads one tells it so how to find the memory of a tensor.
-    pointer = torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr  # type: ignore[attr-defined]
-    os.environ["_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"] = str(pointer)
+    os.environ["_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"] = str(data_pointer())
     specification = importlib.util.spec_from_file_location(f"{path.stem}.kernel", path)
     assert specification is not None
     assert specification.loader is not None

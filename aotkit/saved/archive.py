@@ -1,0 +1,69 @@
+"""The file: a zip archive of JSON, of the files that this names by their hashes, and of a signature of the JSON."""
+
+import hashlib
+import hmac
+import json
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aotkit.errors import UnavailableError
+from aotkit.keep import signature
+
+CONTENT, SIGNATURE = "step.json", "signature"
+
+
+def write(path: str | os.PathLike[str], content: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    """Write it whole, or leave what is there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path = Path(path)
+    text = json.dumps(content).encode()
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(CONTENT, text)
+            archive.writestr(SIGNATURE, signature(text) or b"")
+            for member, data in files.items():
+                archive.writestr(member, data)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def read(path: str | os.PathLike[str], trusted: bool) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
+    """What was written.
+
+    Args:
+        trusted: take it without this user's signature, too.
+
+    Raises:
+        OSError: it cannot be read.
+        UnavailableError: it is no such file, it is damaged, or another user's.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            text, signed = archive.read(CONTENT), archive.read(SIGNATURE)
+            is_own = bool(own := signature(text)) and hmac.compare_digest(own or b"", signed)
+            if not (is_own or trusted):
+                raise UnavailableError(
+                    f"{os.fspath(path)!r} was not saved by this user's aotkit, or has been changed since. It has "
+                    "machine code in it, which loading runs: load it with trusted=True if you know where it is from."
+                )
+            names = {*archive.namelist()} - {CONTENT, SIGNATURE}
+            files = {name: archive.read(name) for name in names}
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, ValueError) as e:
+        raise UnavailableError(
+            f"{os.fspath(path)!r} is no compiled step, or is damaged: {type(e).__name__}: {e}. Save it again."
+        ) from e
+    for name, data in files.items():
+        if hashlib.sha256(data).hexdigest() != os.path.splitext(name)[0]:
+            raise UnavailableError(f"{os.fspath(path)!r} is damaged: {name} has other contents. Save it again.")
+    return json.loads(text), files

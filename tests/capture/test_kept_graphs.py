@@ -187,6 +187,22 @@ def test_a_backend_of_the_users_own_is_not_kept():
         assert "trace, cut and compile" in {stage.name for stage in fast.timeline(torch.randn(3)).stages}
 
 
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_statistics_go_on(capture):
+    def run():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        found = First(model, capture=capture, check=False)
+        found.fast(found.x)
+        assert model[1].num_batches_tracked >= 2
+        return found.kept, [*model.buffers()]
+
+    torch._dynamo.reset()
+    (_, want), (is_kept, found) = run(), run()
+    assert is_kept
+    assert all(map(torch.equal, found, want))
+
+
 class Key(enum.IntEnum):
     A = 1
 

@@ -73,8 +73,12 @@ def no_hurry():
 
 @pytest.fixture(scope="session", autouse=True)
 def built():
-    """Otherwise it would depend on the time in which tier a test runs."""
+    """Otherwise it would depend on the time in which tier a test runs.
+
+    And loaded, before a test has another folder for its cache, where it would be built once more.
+    """
     native.build()
+    native.library()
 
 
 def pytest_generate_tests(metafunc):

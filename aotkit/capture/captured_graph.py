@@ -25,6 +25,8 @@ from aotkit.torch_private.fake_tensors import is_fake
 from aotkit.torch_private.fx import graph_module
 from aotkit.torch_private.tensors import overrides_operators
 
+_NUMBER = re.compile(r"(?m)(, in \w+?)_\d+$")
+
 
 def end_graph_of_foreign(gm: GraphModule, inputs: Sequence[Any]) -> None:
     """Have Dynamo leave in Python what a graph cannot do as eager does it, or the check not compare.
@@ -89,7 +91,8 @@ def what_is_compiled(gm: GraphModule, inputs: Sequence[Any], recipe: Recipe) -> 
     are_fixed = all(isinstance(x, Tensor) and all(type(n) is int for n in x.shape) for x in inputs)
     if around is None or not are_fixed or (text := description(gm)) is None or _has_policy(gm):
         return None
-    lines = [str(node.meta.get("stack_trace")) for node in gm.graph.nodes]  # which explanations show
+    # Which explanations show; the number that a captured function has is how many were before it.
+    lines = [_NUMBER.sub(r"\1", str(node.meta.get("stack_trace"))) for node in gm.graph.nodes]
     # Whether they are leaves decides about strides of gradients.
     return [*around, text, *lines, *(f"{tensor_kind(x)} {x.is_leaf} {type(x)}" for x in inputs)]
 

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from aotkit.capture.objects import is_trusted
+
 # Names through which code can read any attribute without spelling it.
 UNSPELLED = frozenset(
     {"getattr", "vars", "__dict__", "__getattribute__", "attrgetter", "asdict", "astuple", "getmembers", "eval", "exec"}
@@ -76,6 +78,24 @@ def methods(cls: type, mentioned: Set[str]) -> Iterator[tuple[type, str, str, ty
             if implicit or name in mentioned:
                 for path, function in functions_of(attribute):
                     yield base, name, path, function
+
+
+def has_hidden_code(cls: type, mentioned: Set[str]) -> bool:
+    """Whether code that mentions these names may run code of the user's in `cls` that `functions_of` does not find."""
+    held = (
+        value
+        for base in cls.__mro__
+        if not is_trusted(base)
+        for name, value in vars(base).items()
+        if name == "forward" or name in mentioned or name.startswith("__")
+    )
+    return any(_is_code(value) and not any(functions_of(value)) for value in held)
+
+
+def _is_code(attribute: Any) -> bool:
+    if isinstance(attribute, staticmethod | classmethod | property) or hasattr(attribute, "func"):
+        return True
+    return callable(attribute) and not isinstance(attribute, type | nn.Module)
 
 
 def functions_of(attribute: Any) -> Iterator[tuple[str, types.FunctionType]]:

@@ -7,6 +7,7 @@ of what they compiled.
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +42,7 @@ class KeptGraphs:
     record: Mapping[str, Any]
     files: Mapping[str, Path]
     _runs: Mapping[str, Boxed]
+    _told: bytes
 
     @property
     def texts(self) -> Sequence[str] | None:
@@ -55,7 +57,7 @@ class KeptGraphs:
     @cached_property
     def _data(self) -> Any:
         """What only those who look at graphs need."""
-        return json.loads(zlib.decompress(self.files[self.record["told"]].read_bytes()))
+        return json.loads(zlib.decompress(self._told))
 
     @cached_property
     def graphs(self) -> Graphs:
@@ -95,9 +97,12 @@ def surroundings(recipe: Recipe) -> list[str] | None:
     compiler = recipe.backend.fw_compiler
     are_named = recipe.compiler_by_name("fw_compiler", compiler) and recipe.partitioner_by_name()
     makers = {getattr(made, "__module__", "").partition(".")[0] for made in (compiler, recipe.partition)}
-    if not are_named or makers != {"aotkit"} or recipe.dynamic:
+    if not are_named or makers != {"aotkit"} or recipe.dynamic or (settings := changed_settings()) is None:
         return None
-    return [recipe.backend_name, recipe.partition_name, recipe.random, str(environment()), *changed_settings()]
+    # "cuda" without a number stands for that of the process.
+    device = str(torch.cuda.current_device()) if torch.cuda.is_initialized() else ""  # type: ignore[no-untyped-call]
+    how = [recipe.backend_name, recipe.partition_name, recipe.random]
+    return [recipe.name, *how, device, str(environment()), *settings]
 
 
 @stage("keep the graphs")
@@ -119,7 +124,9 @@ def as_data(
 ) -> tuple[Mapping[str, Any], Mapping[str, bytes]] | None:
     """Compiled graphs as JSON, and the files that it names; None if another process could not have the same of that."""
     if isinstance(made, KeptGraphs):
-        return made.record, {name: path.read_bytes() for name, path in made.files.items()}
+        with suppress(OSError):  # they have been deleted since
+            return made.record, {name: path.read_bytes() for name, path in made.files.items()}
+        return None
     if plain is None or (told := _told(made)) is None:
         return None
     products: dict[str, Any] = {}
@@ -193,7 +200,8 @@ def graphs_from(
         run = getattr(run, "unchecked", run)
     if backward is not None:
         backward = sparing_retained(backward, record["donated"])
-    return KeptGraphs(plain_way(run, backward, _plain_of(record["plain"]), name), record, files, runs)
+    told = files[record["told"]].read_bytes()  # at once: it may be deleted before somebody looks at the graphs
+    return KeptGraphs(plain_way(run, backward, _plain_of(record["plain"]), name), record, files, runs, told)
 
 
 def _told(pipeline: Pipeline) -> bytes | None:

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.capture.arguments import is_size
+from aotkit.capture.arguments import is_size, structure_of
 from aotkit.capture.objects import is_constant
+from aotkit.capture.refusals import EagerOnly
 from aotkit.capture.watching import beyond_values
 from aotkit.errors import TraceError
 from aotkit.torch_private.dispatch import pytree, pytree_children
@@ -63,7 +64,12 @@ class Outputs:
             return None
         try:
             structure = pytree.treespec_dumps(self._spec)
-        except (TypeError, NotImplementedError):  # a container without a name that other processes know
+            again = pytree.treespec_loads(structure)
+            # JSON has no tuples, and knows neither enumerations nor other numbers than Python's.
+            is_same = again == self._spec and structure_of(again) == structure_of(self._spec)
+        except (TypeError, NotImplementedError, EagerOnly):  # a container without a name that other processes know
+            return None
+        if not is_same:
             return None
         return {"structure": structure, "leaves": [[] if leaf is _COMPUTED else [leaf] for leaf in self._leaves]}
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from aotkit.capture.arguments import Arguments
 from aotkit.capture.executed import watching
 from aotkit.capture.places import MISSING, in_copied_context, substituted
+from aotkit.capture.reached import key_text
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.refusals import EagerOnly, OwnError
 from aotkit.capture.storages import Storages
@@ -54,11 +55,13 @@ class Signature:
 
         None if that cannot be told so that it is the same in each process that runs the same.
         """
-        if (reached := self._walk.reached.text()) is None or self.generators or self.is_watched:
+        self._walk.reached.names(self._walk.mentioned)
+        reached, given = self._walk.reached.text(), key_text(self._arguments.key)
+        if reached is None or given is None or self.generators or self.is_watched:
             return None
         # Whether they are leaves decides about strides of gradients.
         kinds = (f"{tensor_kind(t)} {t.is_leaf} {t._is_view()}" for t in self.tensors)
-        texts = [reached, repr(self._arguments.key), repr(memory_pattern(self.tensors)), *self.names, *kinds]
+        texts = [reached, given, repr(memory_pattern(self.tensors)), *self.names, *kinds]
         return None if any(map(holds_address, texts)) else texts
 
     def run(self, doing: str, tensors: Sequence[Any]) -> Any:

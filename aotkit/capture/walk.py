@@ -263,6 +263,7 @@ class Walk:
             if key in held:
                 self.visit(held[key], f"{variable}.__globals__[{key!r}]", key, Item(held, key))
             else:
+                self.reached.global_of_python(key)
                 self.slots.append(Slot(key, Item(held, key), MISSING))
                 self._source.require(f"{key!r} not in {variable}.__globals__")
 
@@ -271,6 +272,8 @@ class Walk:
         self._inert(value, variable, name)
         if objects.is_trusted(value):
             return
+        if isinstance(value, type) and code_names.has_hidden_code(value, self._filter):
+            self.reached.untold()
         for base in value.__mro__ if isinstance(value, type) else (value,):
             if objects.is_trusted(base):
                 continue
@@ -295,8 +298,12 @@ class Walk:
             self._methods.add((base, key, path))
             if objects.is_trusted(base):
                 self.mentioned |= code_names.attribute_names(method.__code__)
+                if not objects.is_trusted(method):  # somebody has replaced it
+                    self.reached.untold()
             else:
                 self.visit(method, f"{self._source.bind(base)}.__dict__[{key!r}]{path}", f"{base.__name__}.{key}", None)
+        if code_names.has_hidden_code(cls, self._filter):
+            self.reached.untold()
         unspelled = bool(self._filter & code_names.UNSPELLED) and not objects.is_trusted(cls)
         self._state(value, variable, name, everything=unspelled or isinstance(value, objects.RECORDS))
         for base, key, held in objects.data_of_class(

@@ -12,7 +12,8 @@ import torch
 
 # Variables of the environment that decide which kernels libraries run, or which libraries those are.
 DECIDING = (
-    "CUBLAS", "CUDNN", "DNNL", "GOMP", "KMP", "LD_", "MKL", "NVIDIA", "OMP", "ONEDNN", "PYTORCH", "TORCH", "TRITON",
+    "ATEN", "CUBLAS", "CUDNN", "DNNL", "GOMP", "KMP", "LD_", "MKL", "NVIDIA", "OMP", "ONEDNN", "PYTORCH", "TORCH",
+    "TRITON",
 )  # fmt: skip
 # Other lines of /proc/cpuinfo, such as the clock rate, change all the time.
 _CPU = re.compile(r"(?im)^(vendor|cpu family|model|stepping|flags|features|cpu implementer|cpu part|cpu variant).*$")

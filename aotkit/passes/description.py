@@ -87,4 +87,5 @@ def tensor_kind(value: Any) -> str:
         return type(value).__name__
     strides = value.stride() if value.layout is torch.strided else ()
     parts = (type(value).__name__, value.dtype, value.device, [*value.shape], [*strides], value.requires_grad)
-    return f"{parts} {value.storage_offset() if strides else 0}"
+    lazily = value.is_conj(), value.is_neg(), value.is_inference()
+    return f"{parts} {value.storage_offset() if strides else 0}{f' {lazily}' if any(lazily) else ''}"

@@ -111,18 +111,28 @@ def why_eager() -> str | None:
     return next((reason for reason, holds in reasons if holds), None)
 
 
-def changed_settings() -> list[str]:
-    """Settings of Inductor, AOTAutograd and Dynamo that the program has changed.
+def changed_settings() -> list[str] | None:
+    """Settings of Inductor, AOTAutograd and Dynamo that the program has changed; None if one of them holds code.
 
     A module that nobody has imported has none. What the environment decides is not among them.
     """
     modules = [module for name in SETTINGS if (module := sys.modules.get(name)) is not None]
-    return [
-        f"{module.__name__}.{name} = {value!r}"
+    changed = [
+        (f"{module.__name__}.{name}", value)
         for module in modules
         for name, entry in sorted(module._config.items())
         for value in _changed(entry)
     ]
+    return [f"{name} = {value!r}" for name, value in changed] if all(_is_data(value) for _, value in changed) else None
+
+
+def _is_data(value: Any) -> bool:
+    """Whether a value is no more than its `repr`: neither a function nor an object of somebody's."""
+    if isinstance(value, dict):
+        return type(value) is dict and all(map(_is_data, (*value, *value.values())))
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(_is_data, value))
+    return type(value) in (type(None), bool, int, float, str)
 
 
 def _changed(entry: Any) -> list[Any]:

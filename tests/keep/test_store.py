@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from aotkit.keep import keep, kept, machine, store
+from aotkit.keep import keep, kept, kept_file, machine, name_of, store
 from aotkit.keep.store import folder
 
 DATA = {"verdict": "right", "numbers": [1.5, None, True], "text": "läßt\n\x00"}
@@ -206,6 +206,71 @@ def test_what_killed_processes_have_begun_is_deleted_when_it_is_old():
     keep("some", ["b"], DATA)
     assert [path.exists() for path in begun] == [False, True]
     assert len(records()) == 2
+
+
+def test_files_lie_beside_the_record_that_names_them():
+    content = b"library" * 1000
+    name = name_of(content, ".so")
+    assert kept_file(name) is None
+    keep("some", ["a"], {"library": name}, {name: content})
+    assert kept_file(name).read_bytes() == content
+    assert kept_file(kept("some", ["a"])["library"]) is not None
+    assert [path.stat().st_mode & 0o077 for path in folder().iterdir()] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("damage", [lambda c: c[:-1], lambda c: b"L" + c[1:], lambda c: b"", lambda c: c + b"\0"])
+def test_a_file_with_another_content_is_none_and_is_written_anew(damage):
+    content = b"library" * 1000
+    name = name_of(content, ".z")
+    keep("some", ["a"], DATA, {name: content})
+    (folder() / name).write_bytes(damage(content))
+    assert kept_file(name) is None
+    keep("some", ["a"], DATA, {name: content})
+    assert kept_file(name).read_bytes() == content
+
+
+def test_only_names_of_contents_are_files(tmp_path):
+    content = b"library"
+    name = name_of(content, ".so")
+    keep("some", ["a"], DATA, {name: content})
+    (tmp_path / name).write_bytes(content)
+    (folder() / "x.so").write_bytes(content)
+    for other in (f"../{name}", f"../../{name}", str(tmp_path / name), "x.so", "secret", f"{name}\n", name.upper()):
+        assert kept_file(other) is None
+    assert kept_file(name_of(content, ".json")) is None
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_no_file_is_taken_from_a_folder_that_others_may_write_to(mode):
+    name = name_of(b"library", ".so")
+    keep("some", ["a"], DATA, {name: b"library"})
+    folder().chmod(mode)
+    assert kept_file(name) is None
+    folder().chmod(0o700)
+    assert kept_file(name) is not None
+
+
+def test_no_file_is_taken_from_a_folder_of_somebody_else(monkeypatch):
+    name = name_of(b"library", ".so")
+    keep("some", ["a"], DATA, {name: b"library"})
+    monkeypatch.setattr(os, "getuid", lambda: folder().stat().st_uid + 1)
+    assert kept_file(name) is None
+    assert refused("some", ["a"])
+
+
+def test_files_go_with_the_rest_where_there_is_too_much(monkeypatch):
+    names = []
+    monkeypatch.setattr(store, "MOST_BYTES", 3000)
+    for number in range(6):
+        content = bytes([number]) * 1000
+        names.append(name_of(content, ".so"))
+        keep("some", [str(number)], {"library": names[-1]}, {names[-1]: content})
+        for path in folder().iterdir():
+            os.utime(path, (number, number)) if path.stat().st_mtime > 100 else None
+    found = [name for name in names if kept_file(name) is not None]
+    assert found
+    assert len(found) <= 3
+    assert names[-1] in found
 
 
 def test_the_machine_is_the_same_while_nothing_changes(monkeypatch):

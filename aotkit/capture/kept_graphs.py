@@ -36,14 +36,13 @@ class KeptGraphs:
         way_in: how a call comes to them.
         record: of `as_data`.
         files: where those are that it names.
-        told: the graphs, which somebody may look at when the file has been deleted since.
     """
 
     way_in: WayIn
     record: Mapping[str, Any]
     files: Mapping[str, Path]
-    told: bytes
     _runs: Mapping[str, Boxed]
+    _told: bytes
 
     @property
     def texts(self) -> Sequence[str] | None:
@@ -58,7 +57,7 @@ class KeptGraphs:
     @cached_property
     def _data(self) -> Any:
         """What only those who look at graphs need."""
-        return json.loads(zlib.decompress(self.told))
+        return json.loads(zlib.decompress(self._told))
 
     @cached_property
     def graphs(self) -> Graphs:
@@ -125,10 +124,8 @@ def as_data(
 ) -> tuple[Mapping[str, Any], Mapping[str, bytes]] | None:
     """Compiled graphs as JSON, and the files that it names; None if another process could not have the same of that."""
     if isinstance(made, KeptGraphs):
-        kernels = {name: path for name, path in made.files.items() if name != made.record["told"]}
-        with suppress(OSError):  # they may have been deleted since
-            contents = {name: path.read_bytes() for name, path in kernels.items()}
-            return made.record, {made.record["told"]: made.told, **contents}
+        with suppress(OSError):  # they have been deleted since
+            return made.record, {name: path.read_bytes() for name, path in made.files.items()}
         return None
     if plain is None or (told := _told(made)) is None:
         return None
@@ -194,7 +191,6 @@ def graphs_from(
         files: where they are now.
     """
     assert backend.load is not None
-    told = files[record["told"]].read_bytes()
     runs = {
         role: backend.load(product["data"], {key: files[file] for key, file in product["files"].items()})
         for role, product in record["products"].items()
@@ -204,7 +200,8 @@ def graphs_from(
         run = getattr(run, "unchecked", run)
     if backward is not None:
         backward = sparing_retained(backward, record["donated"])
-    return KeptGraphs(plain_way(run, backward, _plain_of(record["plain"]), name), record, files, told, runs)
+    told = files[record["told"]].read_bytes()  # at once: it may be deleted before somebody looks at the graphs
+    return KeptGraphs(plain_way(run, backward, _plain_of(record["plain"]), name), record, files, runs, told)
 
 
 def _told(pipeline: Pipeline) -> bytes | None:

@@ -20,17 +20,13 @@ from torch._inductor.cpp_builder import get_compiler_version_info, get_cpp_compi
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.runtime import cache_dir_utils
-from torch._inductor.utils import ALIGNMENT, align_inputs_from_check_idxs, get_donated_idxs
+from torch._inductor.utils import get_donated_idxs
 from torch._inductor.virtualized import V
 from torch.fx import GraphModule
-from torch.utils._ordered_set import OrderedSet
 
 from aotkit.torch_private.kernel_changes import changed_kernels
 
 __all__ = [
-    "ALIGNMENT",
-    "align_inputs_from_check_idxs",
-    "aligning",
     "cache_folder",
     "compile_graph",
     "decompositions",
@@ -114,11 +110,6 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """Inductor's table."""
     with config.patch(RANDOM):
         return dict(select_decomp_table())
-
-
-def aligning(run: Callable[..., Any], inputs_to_check: Sequence[int], mutated_input_idxs: Sequence[int]) -> Any:
-    """Copies of these inputs where they do not begin at multiples of 16 bytes, as Inductor makes them."""
-    return align_inputs_from_check_idxs(run, inputs_to_check, OrderedSet(mutated_input_idxs))
 
 
 def setting(name: str) -> Any:

@@ -1,6 +1,6 @@
 """What a compiled graph assumes of its inputs, and whether other tensors are the same to it."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -105,3 +105,14 @@ def storage_users(storages: Sequence[torch.UntypedStorage]) -> list[int]:
     """How many tensors and storages refer to the memory of each."""
     count = torch._C._storage_Use_Count
     return [count(storage._cdata) for storage in storages]
+
+
+ALIGNMENT = 16  # in bytes, of what Inductor's kernels for GPUs take to be aligned
+
+
+def aligning(run: Callable[..., Any], inputs_to_check: Sequence[int], mutated_input_idxs: Collection[int]) -> Any:
+    """Copies of these inputs where they are not aligned, as Inductor makes them."""
+    from torch._inductor.utils import align_inputs_from_check_idxs
+    from torch.utils._ordered_set import OrderedSet
+
+    return align_inputs_from_check_idxs(run, inputs_to_check, OrderedSet(mutated_input_idxs))

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from aotkit.interfaces import Boxed
+from aotkit.torch_private.tensors import ALIGNMENT, aligning
 
 
 def within_alignment(entry: Any) -> tuple[Any, dict[str, Any]]:
@@ -26,9 +27,7 @@ def aligned(run: Boxed, inputs_to_check: Sequence[int], mutated_input_idxs: Any)
     """
     if not inputs_to_check:
         return run
-    from aotkit.torch_private.inductor import ALIGNMENT, align_inputs_from_check_idxs
-
-    with_copies: Boxed = align_inputs_from_check_idxs(run, inputs_to_check, mutated_input_idxs)
+    with_copies: Boxed = aligning(run, inputs_to_check, mutated_input_idxs)
     checked = operator.itemgetter(*inputs_to_check, inputs_to_check[0])  # of one number alone, it would get no tuple
 
     def call(inputs: list[Any]) -> Sequence[Any]:

@@ -1,7 +1,7 @@
 """What Inductor wrote for one graph, as data, and run again in another process.
 
 Where the kernels are C++ for the CPU and what calls them takes nothing else from Inductor, the compiled kernels are
-loaded as they are, and Inductor is not even imported. Else the whole code runs, as Inductor itself would run it.
+loaded as they are, and Inductor is not even imported. Else the whole code runs, much as Inductor itself would run it.
 """
 
 import ast
@@ -9,6 +9,7 @@ import builtins
 import importlib.util
 import linecache
 import os
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,10 +17,12 @@ from typing import Any
 
 import torch
 
-from aotkit.torch_private.tensors import data_pointer
+from aotkit.torch_private.tensors import aligning, data_pointer
 
 INDUCTOR = "torch._inductor"
 LIBRARIES = "extern_kernels"  # Inductor's name for operators that write into a given tensor
+# Takes most of a second.
+LIBRARIES_IMPORT = f"from torch._inductor.select_algorithm import {LIBRARIES}\n"
 # Functions of the code for who runs it as a program.
 _FOR_PROGRAMS = ("get_args", "benchmark_compiled_module")
 
@@ -42,16 +45,17 @@ def code_as_data(compiled: Any) -> tuple[dict[str, Any], Mapping[str, Path]] | N
     own, names = _calling(source)
     given: dict[str, Any] = method.__func__.__globals__
     kernels = {name: path for name in names if (path := _binary(given.get(name))) is not None}
-    libraries = _libraries(own, given)
-    is_all = own is not None and len(kernels) == len(names) and libraries is not None
+    is_without = own is not None and len(kernels) == len(names)
+    libraries = _libraries(own if is_without else source, given)
+    text = own if is_without else source.replace(LIBRARIES_IMPORT, "")
     data = {
         "source": source,
         "key": key,
         "notes": getattr(compiled, "inductor_provenance_mapping_str", None),
-        "calling": own if is_all else None,
-        "libraries": libraries if is_all else [],
+        "running": source if libraries is None else text,
+        "libraries": libraries,
     }
-    return data, kernels if is_all else {}
+    return data, kernels if is_without and libraries is not None else {}
 
 
 def _calling(source: str) -> tuple[str | None, list[str]]:
@@ -120,13 +124,9 @@ def _is_for_compiling(statement: ast.stmt) -> bool:
     return False
 
 
-def _libraries(calling: str | None, given: Mapping[str, Any]) -> list[str] | None:
+def _libraries(text: str, given: Mapping[str, Any]) -> list[str] | None:
     """What the code calls of `extern_kernels`, if these are functions of torch by the same names."""
-    names = {
-        node.attr
-        for node in ast.walk(ast.parse(calling or ""))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == LIBRARIES
-    }
+    names = set(re.findall(rf"\b{LIBRARIES}\.(\w+)", text))
     of_torch = [name for name in names if getattr(given.get(LIBRARIES), name, None) is getattr(torch, name, names)]
     return sorted(of_torch) if len(of_torch) == len(names) else None
 
@@ -157,20 +157,18 @@ class Loaded:
         self.source_code: str = data["source"]
         self._fx_graph_cache_key: str = data["key"]
         self.inductor_provenance_mapping_str: str | None = data["notes"]
-        text = data["calling"] or self.source_code
+        text = data["running"]
         name = f"<Inductor {data['key']}>"
         linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
         namespace: dict[str, Any] = {"__name__": name, "__file__": name}
-        if data["calling"] is not None:
+        if data["libraries"] is not None:
             libraries = {library: getattr(torch, library) for library in data["libraries"]}
             namespace[LIBRARIES] = types.SimpleNamespace(**libraries)
-            namespace.update({kernel: _load(path) for kernel, path in kernels.items()})
+        namespace.update({kernel: _load(path) for kernel, path in kernels.items()})
         exec(compile(text, name, "exec"), namespace)
         self.compiled_fn_runner = namespace["runner"]
         self.current_callable = namespace["runner"].call
         if alignment:
-            from aotkit.torch_private.inductor import aligning
-
             self.current_callable = aligning(self.current_callable, **alignment)
 
     def __call__(self, inputs: list[Any]) -> Any:

@@ -58,9 +58,8 @@ def test_kernels_for_a_cpu_run_without_inductor(fn, kernels, tmp_path):
     if (found := told(fn, x)) is None:
         return  # with tensors of this process
     data, files = found
-    if data["calling"] is not None:
-        assert generated_code.INDUCTOR not in data["calling"]
-        assert len(files) == kernels
+    assert len(files) == kernels
+    assert generated_code.INDUCTOR not in data["running"]
     run = loaded(data, files, tmp_path)
     (result,) = run([x])
     assert torch.equal(result, aotkit.compile(fn, backend="inductor", check=False)(x))
@@ -71,9 +70,8 @@ def test_kernels_for_a_cpu_run_without_inductor(fn, kernels, tmp_path):
 
 def test_pointwise_code_needs_no_inductor(tmp_path):
     data, files = told(lambda x: (x * 2).sin(), torch.randn(3, 3))
-    assert data["calling"] is not None
     assert len(files) == 1
-    assert all(name not in data["calling"] for name in ("async_compile", "benchmark"))
+    assert all(name not in data["running"] for name in ("async_compile", "benchmark"))
 
 
 def test_the_code_is_shown_in_tracebacks(tmp_path):
@@ -86,11 +84,11 @@ def test_the_code_is_shown_in_tracebacks(tmp_path):
 def test_where_a_part_is_not_known_the_whole_code_runs(monkeypatch, tmp_path):
     x = torch.randn(3, 3)
     data, files = told(lambda x: (x * 2).sin(), x)
-    assert data["source"] != data["calling"]
-    whole = {**data, "calling": None, "libraries": []}
-    (result,) = loaded(whole, {}, tmp_path)([x])
+    assert data["source"] != data["running"]
     (want,) = loaded(data, files, tmp_path)([x])
-    assert torch.equal(result, want)
+    for libraries in ([], None):
+        whole = {**data, "running": data["source"], "libraries": libraries}
+        assert torch.equal(loaded(whole, {}, tmp_path)([x])[0], want)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,10 @@ def assert_same(graphs, back):
             assert description(after) == description(before) is not None
             assert facts(after) == facts(before)
             assert graph_data(after) == graph_data(before)
-            torch.testing.assert_close(run(after), run(before), rtol=0, atol=0, equal_nan=True)
+            for got, want, again in zip(run(after), run(before), run(before), strict=True):
+                # What attention on a GPU notes of a generator that it has not used is any number.
+                if not isinstance(want, torch.Tensor) or torch.equal(want, again):
+                    torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
     assert str(back) == str(graphs)
     assert render_text(back, width=300, colours=True) == render_text(graphs, width=300, colours=True)
     assert back._repr_markdown_() == graphs._repr_markdown_()

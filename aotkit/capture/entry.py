@@ -218,8 +218,13 @@ def what_is_compiled(recipe: Recipe, signature: Signature) -> Sequence[str] | No
     """All that decides what a function is compiled to, but for the machine; None if that cannot be told."""
     if not is_kept():
         return None
+    # Once: what surrounds it is another when it has run, such as whether CUDA is in use.
+    if (told := next((parts for known, parts in signature.told if known is recipe), ())) != ():
+        return told
     around, text = surroundings(recipe), signature.text()
-    return None if around is None or text is None else [*around, *text]
+    found = None if around is None or text is None else [*around, *text]
+    signature.told.append((recipe, found))
+    return found
 
 
 def _refusing(call: Callable[[list[Tensor]], Sequence[Any]], mutated: Sequence[int]) -> Callable[..., Sequence[Any]]:

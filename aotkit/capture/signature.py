@@ -35,6 +35,7 @@ class Signature:
         names: one for each.
         generators: random generators that the function draws from, besides torch's own.
         is_watched: whether some functions must not run, as they were not looked into.
+        told: for a recipe, all that decides what the function is compiled to, as it was before anything ran.
         seeded: whether a seed follows the tensors as one more input, since the function draws shared random numbers.
     """
 
@@ -47,6 +48,7 @@ class Signature:
         self.names = [*names, *(name for name, _ in walk.tensors.values())]
         self.generators = walk.generators
         self.seeded = False
+        self.told: list[tuple[Recipe, Sequence[str] | None]] = []
         self.is_watched = bool(walk.unfollowed)
         self.static = [False] * len(arguments.tensors) + [True] * len(captured)
 

@@ -22,6 +22,7 @@ from typing import Any
 from aotkit.torch_private.native import cache_folder
 
 MOST_BYTES = 256 * 2**20
+FOLDER = "kept"
 SECRET, SUFFIX, UNFINISHED = "secret", ".json", "unfinished-"
 KINDS = (SUFFIX, ".so", ".z")  # records, libraries, compressed texts
 OLD_SECONDS = 3600  # what is unfinished for longer, a process that was killed has left
@@ -31,7 +32,7 @@ _OTHERS_MAY_WRITE = 0o022
 
 def folder() -> Path | None:
     """Where records are; None where nothing is to be kept: `AOTKIT_KEEP=0`."""
-    return None if os.environ.get("AOTKIT_KEEP", "") == "0" else cache_folder() / "kept"
+    return None if os.environ.get("AOTKIT_KEEP", "") == "0" else cache_folder() / FOLDER
 
 
 def is_kept() -> bool:
@@ -120,9 +121,8 @@ def _signature(secret: bytes, key: str, text: bytes) -> bytes:
 
 
 def signature(text: bytes) -> bytes | None:
-    """This user's signature of a text; None where there is no secret to sign with."""
-    if (where := folder()) is None:
-        return None
+    """This user's signature of a text, whether anything is kept or not; None where there is no secret to sign with."""
+    where = cache_folder() / FOLDER
     try:
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
         secret = _secret(where)

@@ -45,9 +45,8 @@ def code_as_data(compiled: Any) -> tuple[dict[str, Any], Mapping[str, Path]] | N
     own, names = _calling(source)
     given: dict[str, Any] = method.__func__.__globals__
     kernels = {name: path for name in names if (path := _binary(given.get(name))) is not None}
-    is_without = own is not None and len(kernels) == len(names)
-    libraries = _libraries(own if is_without else source, given)
-    text = own if is_without else source.replace(LIBRARIES_IMPORT, "")
+    text = own if own is not None and len(kernels) == len(names) else source.replace(LIBRARIES_IMPORT, "")
+    libraries = _libraries(text, given)
     data = {
         "source": source,
         "key": key,
@@ -55,7 +54,7 @@ def code_as_data(compiled: Any) -> tuple[dict[str, Any], Mapping[str, Path]] | N
         "running": source if libraries is None else text,
         "libraries": libraries,
     }
-    return data, kernels if is_without and libraries is not None else {}
+    return data, kernels if text is own and libraries is not None else {}
 
 
 def _calling(source: str) -> tuple[str | None, list[str]]:

@@ -99,8 +99,8 @@ def surroundings(recipe: Recipe) -> list[str] | None:
     makers = {getattr(made, "__module__", "").partition(".")[0] for made in (compiler, recipe.partition)}
     if not are_named or makers != {"aotkit"} or recipe.dynamic or (settings := changed_settings()) is None:
         return None
-    # "cuda" without a number stands for that of the process.
-    device = str(torch.cuda.current_device()) if torch.cuda.is_initialized() else ""  # type: ignore[no-untyped-call]
+    # "cuda" without a number stands for that of the process: the first, until CUDA is in use.
+    device = str(torch.cuda.current_device() if torch.cuda.is_initialized() else 0)  # type: ignore[no-untyped-call]
     how = [recipe.backend_name, recipe.partition_name, recipe.random]
     return [recipe.name, *how, device, str(environment()), *settings]
 

@@ -105,7 +105,6 @@ def surroundings(recipe: Recipe) -> list[str] | None:
     return [recipe.name, *how, device, str(environment()), *settings]
 
 
-@stage("keep the graphs")
 def keep_graphs(parts: Sequence[str] | None, pipeline: Pipeline, plain: Plain | None, more: Mapping[str, Any]) -> None:
     """Keep what a pipeline has compiled, for `kept_graphs` of a later process.
 
@@ -114,9 +113,11 @@ def keep_graphs(parts: Sequence[str] | None, pipeline: Pipeline, plain: Plain | 
         plain: from the way in.
         more: to be kept with it.
     """
-    if parts is None or not is_kept() or (found := as_data(pipeline, plain, more)) is None:
+    if parts is None or not is_kept():
         return
-    keep(KIND, (*machine(), *parts), *found)
+    with stage("keep the graphs"):
+        if (found := as_data(pipeline, plain, more)) is not None:
+            keep(KIND, (*machine(), *parts), *found)
 
 
 def as_data(
@@ -151,7 +152,6 @@ def as_data(
     return record, files
 
 
-@stage("look for graphs")
 def kept_graphs(parts: Sequence[str] | None, backend: Backend, name: str, *, guarded: bool) -> KeptGraphs | None:
     """What was kept for these texts, ready to be called; None if nothing was, or what it consists of is gone.
 
@@ -160,6 +160,11 @@ def kept_graphs(parts: Sequence[str] | None, backend: Backend, name: str, *, gua
     """
     if parts is None or backend.load is None or not is_kept():
         return None
+    with stage("look for graphs"):
+        return _found(parts, backend, name, guarded)
+
+
+def _found(parts: Sequence[str], backend: Backend, name: str, guarded: bool) -> KeptGraphs | None:
     if (record := kept(KIND, (*machine(), *parts))) is None:
         return None
     found = {file: kept_file(file) for file in files_of(record)}

@@ -49,11 +49,15 @@ class Unknown(Exception):
 
 
 class Reached:
-    """The text, as it grows while a walk goes on; an object that is met again is told by its number."""
+    """The text, as it grows while a walk goes on; an object that is met again is told by its number.
 
-    def __init__(self) -> None:
+    Args:
+        is_told: whether anybody will ask for it.
+    """
+
+    def __init__(self, *, is_told: bool) -> None:
         self._lines: list[str] = []
-        self._is_known = True
+        self._is_known = is_told
 
     def text(self) -> str | None:
         """The whole, or None if it cannot be told."""
@@ -75,14 +79,21 @@ class Reached:
         """Something is read that is not met."""
         self._is_known = False
 
+    def class_with(self, cls: type, mentioned: Set[str]) -> None:
+        """A class of which code that mentions these names is run."""
+        if self._is_known and code_names.has_hidden_code(cls, mentioned):
+            self.untold()
+
     def global_of_python(self, name: str) -> None:
         """A name that is no global of a module: of Python's own, unless the program has given it another meaning."""
-        held = getattr(builtins, name, None)
+        held = getattr(builtins, name, None) if self._is_known else None
         if held is not None and type(held) not in objects.EXACT and objects.module_of(held) != "builtins":
             self.untold()
 
     def names(self, mentioned: Set[str]) -> None:
         """What the code mentions: whatever of torch has these names is to be torch's own."""
+        if not self._is_known:
+            return
         if _is_replaced(torch.Tensor, mentioned, set()) or _is_replaced(torch, {*mentioned, "nn", "functional"}, set()):
             self.untold()
 

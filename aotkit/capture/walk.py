@@ -21,6 +21,7 @@ from aotkit.capture.places import MISSING, Attribute, ContextVariable, Item, Pla
 from aotkit.capture.reached import Reached
 from aotkit.capture.refusals import EagerOnly
 from aotkit.errors import TraceError
+from aotkit.keep import is_kept
 from aotkit.text import is_installed
 
 MOST_OBJECTS = 100_000
@@ -69,7 +70,7 @@ class Walk:
         self._methods: set[tuple[type, str, str]] = set()
         self._alive: list[Any] = []  # ids are unique only among living objects
         self._source, self._fitted, self._plain = source, fitted, plain
-        self.reached = Reached()
+        self.reached = Reached(is_told=is_kept())
         self._plain_functions = 0
 
     def compile(self, arguments: Mapping[str, Tensor]) -> Guard:
@@ -272,8 +273,8 @@ class Walk:
         self._inert(value, variable, name)
         if objects.is_trusted(value):
             return
-        if isinstance(value, type) and code_names.has_hidden_code(value, self._filter):
-            self.reached.untold()
+        if isinstance(value, type):
+            self.reached.class_with(value, self._filter)
         for base in value.__mro__ if isinstance(value, type) else (value,):
             if objects.is_trusted(base):
                 continue
@@ -302,8 +303,7 @@ class Walk:
                     self.reached.untold()
             else:
                 self.visit(method, f"{self._source.bind(base)}.__dict__[{key!r}]{path}", f"{base.__name__}.{key}", None)
-        if code_names.has_hidden_code(cls, self._filter):
-            self.reached.untold()
+        self.reached.class_with(cls, self._filter)
         unspelled = bool(self._filter & code_names.UNSPELLED) and not objects.is_trusted(cls)
         self._state(value, variable, name, everything=unspelled or isinstance(value, objects.RECORDS))
         for base, key, held in objects.data_of_class(

@@ -54,7 +54,6 @@ class First:
         self.fast = aotkit.compile(self.fn, backend="inductor", **options)
         self.results = self.fast(self.x)
         stages = {stage.name for stage in self.fast.timeline(self.x).stages}
-        assert "look for graphs" in stages
         self.kept = "trace, cut and compile" not in stages
 
     def gradients(self):

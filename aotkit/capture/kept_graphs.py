@@ -24,6 +24,7 @@ from aotkit.runtime import Gradients, Layout, Plain, WayIn, plain_way, sparing_r
 from aotkit.stages import Pipeline, Product, account
 from aotkit.timeline import stage
 from aotkit.torch_private.switches import changed_settings, environment
+from aotkit.torch_private.tensors import dtype_named
 
 KIND = "graphs"
 
@@ -239,4 +240,4 @@ def _plain_of(data: Mapping[str, Any]) -> Plain:
 
 
 def _layout(shape: list[int], stride: list[int], dtype: str, device: str) -> Layout:
-    return Layout(tuple(shape), tuple(stride), getattr(torch, dtype.removeprefix("torch.")), torch.device(device))
+    return Layout(tuple(shape), tuple(stride), dtype_named(dtype), torch.device(device))

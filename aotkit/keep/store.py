@@ -83,9 +83,9 @@ def keep(kind: str, parts: Sequence[str], data: Mapping[str, Any], files: Mappin
             return
         for name, content in (files or {}).items():
             if kept_file(name) is None:
-                _write(path.parent / name, content)
+                write_whole(path.parent / name, content)
         text = json.dumps(data).encode()
-        _write(path, _signature(secret, key, text) + b"\n" + text)
+        write_whole(path, _signature(secret, key, text) + b"\n" + text)
         _prune(path.parent)
 
 
@@ -140,12 +140,12 @@ def _secret(where: Path) -> bytes | None:
     path = where / SECRET
     if not path.exists():
         with suppress(FileExistsError):  # another process was first
-            _write(path, secrets.token_bytes(SECRET_BYTES), replace=False)
+            write_whole(path, secrets.token_bytes(SECRET_BYTES), replace=False)
     secret = path.read_bytes()
     return secret if len(secret) == SECRET_BYTES else None
 
 
-def _write(path: Path, content: bytes, replace: bool = True) -> None:
+def write_whole(path: Path, content: bytes, replace: bool = True) -> None:
     """Have all of it in a file, or leave that as it was.
 
     Raises:

@@ -2,9 +2,9 @@
 
 import hashlib
 import hmac
+import io
 import json
 import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aotkit.errors import UnavailableError
-from aotkit.keep import signature
+from aotkit.keep import signature, write_whole
 
 CONTENT, SIGNATURE = "step.json", "signature"
 
@@ -23,19 +23,14 @@ def write(path: str | os.PathLike[str], content: Mapping[str, Any], files: Mappi
     Raises:
         OSError: it cannot be written.
     """
-    path = Path(path)
     text = json.dumps(content).encode()
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(CONTENT, text)
-            archive.writestr(SIGNATURE, signature(text) or b"")
-            for member, data in files.items():
-                archive.writestr(member, data)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(CONTENT, text)
+        archive.writestr(SIGNATURE, signature(text) or b"")
+        for member, data in files.items():
+            archive.writestr(member, data)
+    write_whole(Path(path), whole.getvalue())
 
 
 def read(path: str | os.PathLike[str], trusted: bool) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:

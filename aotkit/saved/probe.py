@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aotkit.torch_private.tensors import dtype_named
+
 SAMPLES = 8
 MOST_INTEGERS = 2**16
 # Relative to the mean size of the elements. A GPU adds up in another order each time.
@@ -81,7 +83,7 @@ def _are_close(a: Digest, b: Digest, tolerance: float) -> bool:
 
 
 def _made_up(number: int, layout: Mapping[str, Any], integers: list[Any] | None) -> Tensor:
-    dtype, shape = getattr(torch, layout["dtype"].removeprefix("torch.")), layout["shape"]
+    dtype, shape = dtype_named(layout["dtype"]), layout["shape"]
     tensor = torch.empty_strided(shape, layout["stride"], dtype=dtype, device=layout["device"])
     if integers is not None:
         values = torch.tensor(integers, dtype=dtype).reshape(shape)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from aotkit.capture import KeptGraphs, Parameters, flatten, graphs_from
@@ -22,7 +21,7 @@ from aotkit.saved.call import layout_of, modules_of, owner_of, state_of
 from aotkit.saved.probe import differing, probed
 from aotkit.torch_private.dispatch import pytree
 from aotkit.torch_private.switches import environment, why_eager
-from aotkit.torch_private.tensors import tensor_guard
+from aotkit.torch_private.tensors import dtype_named, tensor_guard
 
 MOST_SHOWN = 100  # characters of what differs
 
@@ -47,6 +46,8 @@ class Step:
         self._state = operator.attrgetter(*names, names[0]) if names else None
         self._structure = pytree.treespec_loads(self._call["structure"])
         self._result_structure = pytree.treespec_loads(self._call["result_structure"])
+        plain = made.way_in.plain
+        self._writes = plain is not None and bool(plain.written)
         self._are_apart = Apart()
         self._accepts: Callable[..., bool] = lambda *_: False
 
@@ -61,7 +62,7 @@ class Step:
         if not self._accepts(*inputs):
             self._refuse_other_inputs(inputs)
             self._accepts = tensor_guard(inputs)
-        if self._made.record["plain"]["written"] and not self._are_apart(inputs):
+        if self._writes and not self._are_apart(inputs):
             self._refuse("it changes inputs, and some share memory;")
         seed = [new_seed()] if self._content["seeded"] else []
         outputs = self._made.way_in.call([*inputs, *seed])
@@ -182,7 +183,7 @@ def _check(step: Step, content: Mapping[str, Any], made: KeptGraphs) -> None:
             "under the same gradient mode, autocast, default dtype and determinism."
         )
     found = probed(made.way_in.call, call["layouts"], content["integers"], content["seeded"])
-    dtypes = [getattr(torch, layout["dtype"].removeprefix("torch.")) for layout in call["layouts"]]
+    dtypes = [dtype_named(layout["dtype"]) for layout in call["layouts"]]
     if wrong := differing(found, content["probe"], dtypes):
         raise MismatchError(
             f"{step.name!r} computes other values here than where it was saved, in {len(wrong)} of {len(found)} "

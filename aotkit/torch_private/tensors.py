@@ -107,6 +107,11 @@ def storage_users(storages: Sequence[torch.UntypedStorage]) -> list[int]:
     return [count(storage._cdata) for storage in storages]
 
 
+def dtype_named(name: str) -> torch.dtype:
+    """The type of which this is the text: `torch.float32`."""
+    return getattr(torch, name.removeprefix("torch."))  # type: ignore[no-any-return]
+
+
 ALIGNMENT = 16  # in bytes, of what Inductor's kernels for GPUs take to be aligned
 
 

@@ -72,18 +72,12 @@ def _calling(source: str) -> tuple[str | None, list[str]]:
             own.append("".join(lines[statement.lineno - 1 : statement.end_lineno]))
             defined |= set(_bound(statement))
     text = "\n".join(own)
-    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name) and _is_read(node)}
-    local = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name) and not _is_read(node)}
-    is_known = used <= defined | local | {*kernels} | _arguments(text)
+    nodes = [*ast.walk(ast.parse(text))]
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    local = {name.id for name in names if not isinstance(name.ctx, ast.Load)}
+    arguments = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    is_known = {name.id for name in names} <= defined | local | {*kernels} | arguments
     return (text if is_known and INDUCTOR not in text else None), kernels
-
-
-def _is_read(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Load)
-
-
-def _arguments(text: str) -> set[str]:
-    return {node.arg for node in ast.walk(ast.parse(text)) if isinstance(node, ast.arg)}
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:

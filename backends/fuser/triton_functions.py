@@ -1,35 +1,33 @@
 """What the generated kernels call besides Triton's own functions."""
 
-from typing import Any
-
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
 
 @triton.jit
-def larger(a: Any, b: Any) -> Any:
+def larger(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def smaller(a: Any, b: Any) -> Any:
+def smaller(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def product(a: Any, b: Any) -> Any:
+def product(a, b):
     return a * b
 
 
 @triton.jit
-def remainder(a: Any, b: Any) -> Any:
+def remainder(a, b):
     rest = libdevice.fmod(a, b)
     return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 
 
 @triton.jit
-def tanh(x: Any) -> Any:
+def tanh(x):
     """By exp, and near 0, where that cancels, by the polynomial of Cephes' tanhf."""
     square = x * x
     near = (
@@ -43,7 +41,7 @@ def tanh(x: Any) -> Any:
 
 
 @triton.jit
-def erf(x: Any) -> Any:
+def erf(x):
     """The rational approximation of Eigen's, to 3 units in the last place."""
     x = larger(smaller(x, 4.0), -4.0)
     square = x * x

@@ -1,7 +1,10 @@
 """A definition, compiled: its kernels as a module of Triton's, and what a call launches."""
 
+import atexit
+import functools
 import hashlib
 import importlib.util
+import shutil
 import sys
 import tempfile
 import threading
@@ -23,7 +26,6 @@ from aotkit.backends.fuser.triton_code import HEADER, Writer
 from aotkit.keep import write_whole
 
 _IMPORTING = threading.Lock()
-_FOLDER = Path(tempfile.mkdtemp(prefix="aotkit-fuser-"))  # of this process; Triton keeps what it compiles
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,21 @@ def _allocation(sizes: dict[int, int], buffer: Any) -> tuple[Sequence[int], Sequ
     return size, tuple(s for _, s in buffer.axes), buffer.type
 
 
+@functools.cache
+def _folder() -> Path:
+    """A folder of this process: what Triton compiles, it keeps itself."""
+    folder = tempfile.mkdtemp(prefix="aotkit-fuser-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
 def imported(code: str) -> ModuleType:
     """A module with this text. It is in a file, where Triton reads its kernels."""
     digest = hashlib.sha256(code.encode()).hexdigest()[:32]
     name = f"aotkit_fuser_{digest}"
     with _IMPORTING:
         if name not in sys.modules:
-            path = _FOLDER / f"{name}.py"
+            path = _folder() / f"{name}.py"
             write_whole(path, code.encode())
             spec = importlib.util.spec_from_file_location(name, path)
             assert spec is not None

@@ -5,7 +5,10 @@ It gets the regions of a graph that it takes: `declines` says why it does not ta
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,12 +18,14 @@ from torch.fx import GraphModule
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import declining
 from aotkit.interfaces import Backend, Decompositions
+from aotkit.stages import Kernel
 from aotkit.torch_private.decompositions import core_decompositions
 
-MODULE = "nvfuser_direct"
+NAME, MODULE = "nvFuser", "nvfuser_direct"
 # The newest PyTorch that there is a wheel for, and the first one in which tensors are laid out otherwise.
 BUILT_FOR, FIRST_DIFFERENT = "2.10", (2, 12)
 SEE_ALSO = "PyTorch 2.11 also needs what docs/nvfuser.md of aotkit says."
+CUDA_KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\s*\(")
 aten = torch.ops.aten
 # Composite operators that the core set of ATen keeps.
 COMPOSITE = [
@@ -40,12 +45,48 @@ COMPOSITE = [
 ]
 
 
-def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
-    """Fuse a graph of operators that nvFuser takes; its kernels are compiled on the first call.
+@dataclass(frozen=True)
+class Engine:
+    """nvFuser, for `fusion_definition`."""
 
-    What it returns has `definition`, and `scheduled(*inputs)` and `cuda(*inputs)`, which are what nvFuser made of it.
-    """
-    return compile_region(importlib.import_module(MODULE), gm, "cuda")
+    module: Any
+    name = NAME
+
+    @property
+    def DataType(self) -> Any:
+        """Its types."""
+        return self.module.DataType
+
+    def definition(self) -> Any:
+        """A new one. Its `repr` is Python code, which shows six digits of a number."""
+        return self.module.FusionDefinition()
+
+    def kernels(
+        self, definition: Any, inputs: list[Tensor], device: torch.device, operations: Mapping[str, Sequence[Any]]
+    ) -> list[Kernel]:
+        """The fusion as one: definition, what nvFuser's scheduler made of it, and CUDA code of several kernels."""
+        definition.execute(inputs, device=device)  # compiles it
+        cuda = str(definition.fec.get_cuda_kernel(inputs))
+        names = CUDA_KERNEL.findall(cuda)
+        code = f"{definition!r}\n\n{definition.fec.get_scheduled_ir(inputs)}\n\n{cuda}"
+        name = names[0] if len(names) == 1 else "fusion"
+        return [Kernel(name, tuple(operations), self.name, code, len(names) or None)]
+
+    def observed(
+        self,
+        definition: Any,
+        inputs: list[Tensor],
+        device: torch.device,
+        around: Callable[[int], AbstractContextManager[Any]],
+    ) -> list[Tensor]:
+        """All of it at once."""
+        with around(0):
+            return definition.execute(inputs, device=device)  # type: ignore[no-any-return]
+
+
+def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
+    """Fuse a graph of operators that nvFuser takes; its kernels are compiled on the first call."""
+    return compile_region(Engine(importlib.import_module(MODULE)), gm, "cuda")
 
 
 def decompositions() -> Decompositions:
@@ -78,6 +119,6 @@ backend = Backend(
     fw_compiler=compile_graph,
     decompositions=decompositions,
     fixed_sizes=True,
-    declines=declining("cuda"),
+    declines=declining("cuda", NAME),
     unavailable=unavailable,
 )

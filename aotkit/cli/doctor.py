@@ -22,7 +22,7 @@ from aotkit.text import aligned
 
 # Package, the module to import, and what it is for.
 OPTIONAL = (
-    ("triton", "triton", "`inductor` on a GPU"),
+    ("triton", "triton", "`inductor` on a GPU, backend `fuser`"),
     ("nvfuser", "nvfuser_direct", "backend `nvfuser`"),
     ("matplotlib", "matplotlib", "plots"),
     ("transformers", "transformers", "models of `aotkit demo` and `aotkit bench`"),

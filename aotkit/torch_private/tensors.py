@@ -1,4 +1,4 @@
-"""What a compiled graph assumes of its inputs, and whether other tensors are the same to it."""
+"""What a compiled graph assumes of its inputs, whether other tensors are the same to it, and how it makes new ones."""
 
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
@@ -10,12 +10,20 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from aotkit.torch_private import native
 
+Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor]
 is_view = Tensor._is_view
 
 
 def data_pointer() -> int:
     """Where the function in C is that finds the memory of a tensor."""
     return int(torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr)  # type: ignore[attr-defined]
+
+
+def empty_strided_on(device_type: str) -> Empty:
+    """`torch.empty_strided(size, stride, dtype)` in half the time, on the current device of a type: `cpu` or `cuda`."""
+    if device_type == "cpu":
+        return torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined, no-any-return]
+    return torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined, no-any-return]
 
 
 def tensor_guard(tensors: Sequence[Tensor], is_open: Sequence[bool] = ()) -> Callable[..., bool]:

@@ -4,7 +4,8 @@ Definition -> values over axes -> loops -> kernels -> schedules -> code -> launc
 """
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,13 +13,19 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit.backends.fuser.definition import DataType, FusionDefinition
+from aotkit.backends.fuser.launches import Around, Fused
+from aotkit.backends.fuser.operations import OPERATIONS, REDUCTIONS
+from aotkit.backends.fuser.values import Value
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import declining
+from aotkit.errors import CompileError
 from aotkit.interfaces import Backend, Decompositions
 from aotkit.passes import with_half_gelu
+from aotkit.stages import Kernel
 from aotkit.torch_private.decompositions import core_decompositions
 
 __all__ = ["backend"]
+NAME = "the fuser"
 aten = torch.ops.aten
 # Composite operators that the core set of ATen keeps.
 COMPOSITE = [
@@ -31,27 +38,76 @@ COMPOSITE = [
 class Definition(FusionDefinition):
     """One that runs."""
 
-    def execute(self, inputs: Sequence[Tensor], *, device: torch.device) -> list[Tensor]:
+    def __enter__(self) -> "Definition":
+        return self
+
+    def add_output(self, value: Value) -> None:
+        """The next result.
+
+        Raises:
+            CompileError: something that it is computed of has no code.
+        """
+        super().add_output(value)
+        if names := without_code(self.outputs[-1]):
+            raise CompileError(f"{NAME} has no code for {', '.join(names)}")
+
+    @cached_property
+    def fused(self) -> Fused:
+        """Its kernels; for these, neither a device nor Triton is needed."""
+        return Fused(self)
+
+    def execute(self, inputs: list[Tensor], *, device: torch.device) -> list[Tensor]:
         """The results, as new tensors."""
-        if self.fused is None:
-            from aotkit.backends.fuser.launches import Fused
+        return self.fused(inputs, device)
 
-            self.fused = Fused(self)
-        results: list[Tensor] = self.fused(inputs, device)
-        return results
 
-    fused: Any = None
+def without_code(value: Value) -> list[str]:
+    """Names of operations that a value is computed of, and that no kernel has code for."""
+    found: dict[str, None] = {}
+    seen, pending = {id(value)}, [value]
+    while pending:
+        x = pending.pop()
+        name, table = (x.data[0], REDUCTIONS) if x.kind == "reduction" else (x.data, OPERATIONS)
+        if x.kind in ("operation", "reduction") and name != "cast" and name not in table:
+            found[name] = None
+        new = [arg for arg in x.args if id(arg) not in seen]
+        seen.update(map(id, new))
+        pending += new
+    return list(found)
 
 
 class Engine:
-    """What `fusion_definition` builds with, as nvFuser's module is."""
+    """What `fusion_definition` builds with."""
 
-    FusionDefinition, DataType = Definition, DataType
+    name, DataType = NAME, DataType
+
+    def definition(self) -> Definition:
+        """A new one."""
+        return Definition()
+
+    def kernels(
+        self,
+        definition: Definition,
+        inputs: list[Tensor],
+        device: torch.device,
+        operations: Mapping[str, Sequence[Any]],
+    ) -> list[Kernel]:
+        """Each launch, with its loops as text and its code."""
+        return definition.fused.kernels(operations)
+
+    def observed(
+        self, definition: Definition, inputs: list[Tensor], device: torch.device, around: Around
+    ) -> list[Tensor]:
+        """One launch at a time."""
+        return definition.fused(inputs, device, around)
+
+
+ENGINE = Engine()
 
 
 def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
-    """Kernels for a graph of operators that `declines` takes."""
-    return compile_region(Engine, gm, "cuda")
+    """Kernels for a graph of operators that `declines` takes; Triton compiles them on the first call."""
+    return compile_region(ENGINE, gm, "cuda")
 
 
 def decompositions() -> Decompositions:
@@ -72,7 +128,7 @@ backend = Backend(
     fw_compiler=compile_graph,
     decompositions=decompositions,
     fixed_sizes=True,
-    declines=declining("cuda"),
+    declines=declining("cuda", NAME, ENGINE),
     unavailable=unavailable,
     horizontal=True,
 )

@@ -8,9 +8,10 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,11 +22,17 @@ from torch import Tensor
 from aotkit.backends.fuser.definition import FusionDefinition
 from aotkit.backends.fuser.kernels import Plan
 from aotkit.backends.fuser.loops import lowered
+from aotkit.backends.fuser.origins import Origins
+from aotkit.backends.fuser.printing import printed
 from aotkit.backends.fuser.schedule import Schedule, scheduled
 from aotkit.backends.fuser.triton_code import HEADER, Writer
 from aotkit.keep import write_whole
+from aotkit.stages import Kernel
+from aotkit.torch_private.tensors import Empty, empty_strided_on
 
 _IMPORTING = threading.Lock()
+Around = Callable[[int], AbstractContextManager[Any]]
+Step = tuple[Callable[..., Any], tuple[int, ...]]  # a kernel, and the places of its arguments
 
 
 @dataclass(frozen=True)
@@ -48,37 +55,66 @@ class Fused:
 
     def __init__(self, definition: FusionDefinition) -> None:
         loops, results = lowered(definition.outputs)
+        self._outputs, self._lowered = definition.outputs, results
         inputs = len(definition.inputs)
         self.plan = plan = Plan(loops, results, inputs)
-        self._numbers = {i for i, x in enumerate(definition.inputs) if x.kind == "scalar"}
+        self._numbers = [i for i, x in enumerate(definition.inputs) if x.kind == "scalar"]
         self.launches: list[Launch] = []
         for n, kernel in enumerate(plan.kernels):
-            schedule = scheduled(loops, kernel)
-            writer = Writer(loops, kernel, schedule, f"kernel{n}")
+            schedule, name = scheduled(loops, kernel), f"kernel{n}"
+            writer = Writer(loops, kernel, schedule, name)
             code = writer.text()
-            self.launches.append(Launch(f"kernel{n}", code, schedule, tuple(writer.buffers), tuple(writer.scalars)))
+            self.launches.append(Launch(name, code, schedule, tuple(writer.buffers), tuple(writer.scalars)))
         self.code = "\n\n".join([HEADER, *(launch.code for launch in self.launches)])
         self._allocations = [_allocation(loops.sizes, buffer) for buffer in plan.buffers]
         order = [b.result for b in plan.buffers]
         self._results = [inputs + next(i for i, r in enumerate(order) if r is result) for result in results]
-        self._run: list[Any] | None = None
+        self._ready: tuple[Empty, list[Step]] | None = None
 
-    def __call__(self, inputs: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-        values: list[Any] = [x.item() if i in self._numbers else x for i, x in enumerate(inputs)]
-        values += [
-            torch.empty_strided(size, stride, dtype=dtype, device=device) for size, stride, dtype in self._allocations
-        ]
-        if self._run is None:
-            module = imported(self.code)
-            self._run = [getattr(module, launch.name) for launch in self.launches]
-        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            for launch, run in zip(self.launches, self._run, strict=True):
-                arguments = [values[i] for i in (*launch.buffers, *launch.scalars)]
-                run[(*launch.schedule.grid, 1)](*arguments, num_warps=launch.schedule.warps)
-        return [values[i] for i in self._results]
+    def __call__(self, inputs: Sequence[Tensor], device: torch.device, around: Around | None = None) -> list[Tensor]:
+        """The results, as new tensors; `around`, if it is given, is entered with the number of each launch."""
+        if device.type == "cuda" and device.index != torch.cuda.current_device():  # on which Triton launches
+            with torch.cuda.device(device):
+                return self(inputs, device, around)
+        new, steps = self._ready or self._compiled(device)
+        values: list[Any] = list(inputs)
+        for i in self._numbers:
+            values[i] = values[i].item()
+        values += [new(*form) for form in self._allocations]
+        if around is None:
+            for run, arguments in steps:
+                run(*map(values.__getitem__, arguments))
+        else:
+            for n, (run, arguments) in enumerate(steps):
+                with around(n):
+                    run(*map(values.__getitem__, arguments))
+        return list(map(values.__getitem__, self._results))
+
+    def kernels(self, operations: Mapping[str, Sequence[Any]]) -> list[Kernel]:
+        """What a call launches, in order.
+
+        Args:
+            operations: of a graph, by name, and the values that each returns.
+        """
+        origins = Origins(self._outputs, self._lowered, self.plan, operations)
+        found = []
+        for kernel, launch in zip(self.plan.kernels, self.launches, strict=True):
+            code = f"{printed(self.plan, kernel, launch.schedule, launch.name)}\n\n{launch.code}"
+            found.append(Kernel(launch.name, origins.of(kernel), "Triton", code))
+        return found
+
+    def _compiled(self, device: torch.device) -> tuple[Empty, list[Step]]:
+        """What makes buffers, and the kernels, which Triton compiles when they are called."""
+        module = imported(self.code)
+        steps: list[Step] = []
+        for launch in self.launches:
+            kernel = getattr(module, launch.name)[(*launch.schedule.grid, 1)]
+            steps.append((partial(kernel, num_warps=launch.schedule.warps), (*launch.buffers, *launch.scalars)))
+        self._ready = empty_strided_on(device.type), steps
+        return self._ready
 
 
-def _allocation(sizes: dict[int, int], buffer: Any) -> tuple[Sequence[int], Sequence[int], torch.dtype]:
+def _allocation(sizes: dict[int, int], buffer: Any) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
     if buffer.result is not None:
         return buffer.result.size, buffer.result.stride, buffer.type
     size = tuple(sizes[a] for a, _ in buffer.axes)

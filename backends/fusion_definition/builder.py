@@ -4,11 +4,14 @@ Half precision is computed with in float32, and rounded where the graph converts
 where an operator is not continuous: there a value that was saved and the same value recomputed must compare alike.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import Node
 
+from aotkit.backends.fusion_definition.engine import Definition, Engine
 from aotkit.errors import CompileError
 
 DTYPES = {
@@ -42,39 +45,55 @@ def shape_of(node: Node) -> list[int]:
 
 
 class Builder:
-    """The nvFuser values of a graph's nodes, while its FusionDefinition is built.
+    """The values of a graph's nodes, while its definition is built.
 
     Attributes:
-        ops: nvFuser's operations.
+        ops: the definition's operations.
     """
 
-    def __init__(self, nvfuser: Any, fd: Any) -> None:
-        self.ops = fd.ops
-        self._fd = fd
-        self._types = {dtype: getattr(nvfuser.DataType, name) for dtype, name in DTYPES.items()}
+    def __init__(self, engine: Engine, definition: Definition) -> None:
+        self.ops = definition.ops
+        self._engine, self._definition = engine, definition
+        self._types = {dtype: getattr(engine.DataType, name) for dtype, name in DTYPES.items()}
         self._dtypes = {datatype: dtype for dtype, datatype in self._types.items()}
         self._values: dict[Node, tuple[Any, ...]] = {}
         self._casts: dict[tuple[Any, torch.dtype], tuple[Any, Any]] = {}
 
     def type(self, dtype: torch.dtype) -> Any:
-        """nvFuser's name of a type."""
+        """The engine's name of a type."""
         return self._types[dtype]
 
     def put(self, node: Node, value: Any) -> None:
         """Keep the value of a node: one for each tensor that it returns.
 
         Raises:
-            CompileError: nvFuser computes it in a type that is neither the graph's nor the one to compute that in.
+            CompileError: the engine computes it in a type that is neither the graph's nor the one to compute that in.
         """
         values = value if isinstance(value, tuple | list) else (value,)
         described = node.meta["val"] if isinstance(value, tuple | list) else (node.meta["val"],)
         for got, want in zip(values, described, strict=True):
             if self._dtypes[got.dtype()] not in (want.dtype, computed_in(want.dtype)):
-                raise CompileError(f"nvFuser computes {node.target} in {got.dtype()} where the graph has {want.dtype}")
+                name = self._engine.name
+                raise CompileError(f"{name} computes {node.target} in {got.dtype()} where the graph has {want.dtype}")
         self._values[node] = tuple(values)
 
+    def input(self, like: Tensor, strides: Sequence[int], device: str) -> Any:
+        """The next input; kernels of another device get a tensor on the CPU as a number."""
+        on_cpu = like.device.type == "cpu" and device != "cpu"
+        return self._definition.define_tensor(
+            sizes=list(like.shape),
+            strides=list(strides),
+            dtype=self.type(like.dtype),
+            static_sizes=True,
+            is_cpu=on_cpu,
+        )
+
+    def values(self, node: Node) -> tuple[Any, ...]:
+        """The tensors that a node returns."""
+        return self._values[node]
+
     def part(self, node: Node, index: int) -> Any:
-        """One of the tensors that a node returns."""
+        """One of them."""
         return self._values[node][index]
 
     def value(self, node: Node) -> Any:
@@ -94,7 +113,7 @@ class Builder:
         return self._cast(self.value(node), dtype_of(node))
 
     def constant(self, number: Any, dtype: torch.dtype) -> Any:
-        """A number of a type: without one, nvFuser takes Python's numbers for float64 and int64.
+        """A number of a type: without one, nvFuser would take Python's numbers for float64 and int64.
 
         Raises:
             Declined: the type does not hold it.
@@ -107,7 +126,7 @@ class Builder:
             raise Declined(f"{number} is no {dtype}")
         else:
             number = int(number)
-        return self._fd.define_scalar(number, dtype=self.type(dtype))
+        return self._definition.define_scalar(number, dtype=self.type(dtype))
 
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:
         if value.dtype() == self.type(dtype):
@@ -123,7 +142,7 @@ class Builder:
 
 
 class Nothing:
-    """Stands for everything of nvFuser's where a lowering is only asked whether it takes a node."""
+    """Stands for an engine where a lowering is only asked whether it takes a node, and for all that is the engine's."""
 
     def __getattr__(self, name: str) -> "Nothing":
         return self
@@ -133,14 +152,17 @@ class Nothing:
 
 
 class Rehearsal(Builder):
-    """A builder that builds nothing."""
+    """A builder for one node alone: whatever that reads is an input."""
 
-    def __init__(self) -> None:
-        super().__init__(Nothing(), Nothing())
+    def __init__(self, engine: Engine, definition: Definition, device: str) -> None:
+        super().__init__(engine, definition)
+        self._device = device
+        self._inputs: dict[tuple[Node, int], Any] = {}
 
     def part(self, node: Node, index: int) -> Any:
-        """Whatever it is."""
-        return Nothing()
-
-    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
-        return value
+        """An input."""
+        if (node, index) not in self._inputs:
+            described = node.meta["val"]
+            like = described[index] if isinstance(described, tuple | list) else described
+            self._inputs[node, index] = self.input(like, like.stride(), self._device)
+        return self._inputs[node, index]

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -9,11 +10,13 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from aotkit.backends.fusion_definition.builder import Builder, Declined, dtype_of
-from aotkit.backends.fusion_definition.table import TABLE, declining, text_of
+from aotkit.backends.fusion_definition.builder import Builder, Declined
+from aotkit.backends.fusion_definition.engine import Definition, Engine
+from aotkit.backends.fusion_definition.table import lowered, text_of, unknown
 from aotkit.errors import CompileError
+from aotkit.stages import Kernel
 
-Layout = tuple[tuple[Sequence[int], Sequence[int]], ...]
+Strides = tuple[tuple[int, ...], ...]
 
 # nvFuser defines a fusion under a guard of the process; equal ones in use are one.
 _LOCK = threading.Lock()
@@ -21,27 +24,43 @@ _FUSIONS: WeakValueDictionary[Any, "Fusion"] = WeakValueDictionary()
 
 
 class Fusion:
-    """A FusionDefinition and how its results become the graph's.
+    """A definition and how its results become the graph's.
 
     Args:
-        inputs: sizes and strides of each input.
+        strides: of each input; the sizes are the graph's.
 
     Raises:
-        CompileError: nvFuser does not take the graph; the message names the node.
+        CompileError: the engine does not take the graph; the message names the node.
     """
 
-    def __init__(self, nvfuser: Any, gm: GraphModule, inputs: Layout, device: torch.device) -> None:
-        self._results: list[Node] = list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
-        self._promised = [r.meta["val"].stride() for r in self._results]
-        self._device = device
+    def __init__(self, engine: Engine, gm: GraphModule, strides: Strides, device: torch.device) -> None:
+        results: list[Node] = list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
+        self._promised = [r.meta["val"].stride() for r in results]
+        self._engine, self._device = engine, device
         self._run = threading.Lock()
         self._wrong: list[int] | None = None
-        self.definition = _define(nvfuser, gm, inputs, device)
+        self._definition, self._values = _define(engine, gm, strides, device)
+        self._execute = self._definition.execute
 
     def __call__(self, inputs: list[Tensor]) -> list[Tensor]:
         """Run it on inputs of its layout: one list of new tensors, none of which shares memory with another."""
         with self._run:  # nvFuser's own caches are not for several threads
-            outputs: list[Tensor] = self.definition.execute(inputs, device=self._device)
+            outputs = self._execute(inputs, device=self._device)
+        return outputs if self._wrong == [] else self._corrected(inputs, outputs)
+
+    def kernels(self, inputs: list[Tensor], names: Sequence[str]) -> list[Kernel]:
+        """What the engine launches; `names` are those of the graph's operations, in order."""
+        operations = dict(zip(names, self._values, strict=True))
+        with self._run:
+            return self._engine.kernels(self._definition, inputs, self._device, operations)
+
+    def observed(self, inputs: list[Tensor], around: Callable[[int], AbstractContextManager[Any]]) -> list[Tensor]:
+        """What a call returns, kernel number `i` inside of `around(i)`."""
+        with self._run:
+            outputs = self._engine.observed(self._definition, inputs, self._device, around)
+        return self._corrected(inputs, outputs)
+
+    def _corrected(self, inputs: list[Tensor], outputs: list[Tensor]) -> list[Tensor]:
         if self._wrong is None:
             self._wrong = self._to_copy(inputs, outputs)
         for i in self._wrong:
@@ -65,12 +84,12 @@ class Fusion:
         return wrong
 
 
-def fusion_of(nvfuser: Any, gm: GraphModule, inputs: Layout, device: torch.device) -> Fusion:
-    """The fusion of a graph for inputs of these sizes and strides: one that is in use, if there is an equal one."""
-    key = id(nvfuser), _text(gm), inputs, device
+def fusion_of(engine: Engine, gm: GraphModule, strides: Strides, device: torch.device) -> Fusion:
+    """The fusion of a graph for inputs of these strides: one that is in use, if there is an equal one."""
+    key = engine, _text(gm), strides, device
     with _LOCK:
         if (fusion := _FUSIONS.get(key)) is None:
-            _FUSIONS[key] = fusion = Fusion(nvfuser, gm, inputs, device)
+            _FUSIONS[key] = fusion = Fusion(engine, gm, strides, device)
     return fusion
 
 
@@ -84,40 +103,38 @@ def _text(gm: GraphModule) -> str:
             break
         names[node] = f"%{len(names)}"
         value = node.meta["val"]
-        lines.append(f"{value.dtype} {value.device}" if node.op == "placeholder" else text_of(node, names))
+        is_input = node.op == "placeholder"
+        lines.append(f"{value.dtype} {value.device} {list(value.shape)}" if is_input else text_of(node, names))
     return "\n".join(lines)
 
 
-def _define(nvfuser: Any, gm: GraphModule, inputs: Layout, device: torch.device) -> Any:
-    declines: Callable[[Node], str | None] = declining(device.type)
+def _define(
+    engine: Engine, gm: GraphModule, strides: Strides, device: torch.device
+) -> tuple[Definition, list[tuple[Any, ...]]]:
+    """The definition, and its values of each operation of the graph."""
     failure: Exception | None = None
-    layouts = iter(inputs)
-    plain = all(_is_row_major(*layout) for layout in inputs)
-    with nvfuser.FusionDefinition() as fd:
-        builder = Builder(nvfuser, fd)
-        try:  # inside: an exception that leaves the block is printed
+    layouts = iter(strides)
+    plain = _are_row_major(gm, strides)
+    values: list[tuple[Any, ...]] = []
+    with engine.definition() as definition:
+        builder = Builder(engine, definition)
+        try:  # inside: an exception that leaves nvFuser's block is printed
             for node in gm.graph.nodes:
                 if node.op == "placeholder":
-                    builder.put(node, _input(builder, fd, node, next(layouts), device))
+                    builder.put(node, builder.input(node.meta["val"], next(layouts), device.type))
                 elif node.op == "output":
                     for result in node.args[0]:
-                        fd.add_output(_output(builder, result, plain))
-                elif (reason := declines(node)) is not None:
+                        definition.add_output(_output(builder, result, plain))
+                elif (reason := unknown(node, device.type, engine.name)) is not None:
                     raise Declined(reason)
                 else:
-                    builder.put(node, TABLE[node.target](builder, node, *node.args, **node.kwargs))
+                    builder.put(node, lowered(builder, node))
+                    values.append(builder.values(node))
         except Exception as e:
             failure = e
     if failure is not None:
-        raise CompileError(f"nvFuser does not take {node.format_node()}: {failure}") from failure
-    return fd
-
-
-def _input(builder: Builder, fd: Any, node: Node, layout: Any, device: torch.device) -> Any:
-    sizes, strides = layout
-    on_cpu = node.meta["val"].device.type == "cpu" and device.type != "cpu"
-    dtype = builder.type(dtype_of(node))
-    return fd.define_tensor(sizes=list(sizes), strides=list(strides), dtype=dtype, static_sizes=True, is_cpu=on_cpu)
+        raise CompileError(f"{engine.name} does not take {node.format_node()}: {failure}") from failure
+    return definition, values
 
 
 def _output(builder: Builder, node: Node, plain: bool) -> Any:
@@ -128,6 +145,11 @@ def _output(builder: Builder, node: Node, plain: bool) -> Any:
     slowest_first = sorted(range(promised.dim()), key=lambda d: (-promised.stride(d), d))
     order = [promised.dim() - 1 - slowest_first.index(d) for d in range(promised.dim())]
     return builder.ops.stride_order(value, order)
+
+
+def _are_row_major(gm: GraphModule, strides: Strides) -> bool:
+    inputs = gm.graph.find_nodes(op="placeholder")
+    return all(_is_row_major(n.meta["val"].shape, given) for n, given in zip(inputs, strides, strict=True))
 
 
 def _is_row_major(sizes: Sequence[int], strides: Sequence[int]) -> bool:

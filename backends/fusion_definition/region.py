@@ -1,8 +1,8 @@
-"""A compiled region: what nvFuser computes, and what remains for ATen."""
+"""A compiled region: what an engine computes, and what remains for ATen."""
 
 import operator
-import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
 
@@ -10,100 +10,118 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.backends.fusion_definition.draws import lift_numbers, shape_indices
-from aotkit.backends.fusion_definition.fusion import Fusion, Layout, fusion_of
+from aotkit.backends.fusion_definition.engine import Engine
+from aotkit.backends.fusion_definition.fusion import Fusion, Strides, fusion_of
 from aotkit.backends.fusion_definition.shapes import VIEWS
 from aotkit.errors import CompileError
 from aotkit.stages import Kernel, Operators, subgraph
 from aotkit.torch_private.fx import boxed
 
 MOST_LAYOUTS = 8
-_CUDA_KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\s*\(")
 
 
 class Region:
-    """A graph of operators that nvFuser takes, as a callable.
+    """A graph of operators that an engine takes, as a callable.
 
     One fusion computes every result of the device, except inputs and views, which are the inputs' and the fusion's own
     tensors again, as in ATen. Inputs of other strides than the first ones, such as gradients that are expanded, get a
-    fusion of their own.
+    fusion of their own; their sizes are the graph's.
     """
 
     _boxed_call = True
 
-    def __init__(self, nvfuser: Any, gm: GraphModule, fused: GraphModule, computed: list[Node]) -> None:
+    def __init__(self, engine: Engine, gm: GraphModule, fused: GraphModule, computed: list[Node]) -> None:
         inputs = gm.graph.find_nodes(op="placeholder")
         results: Sequence[Any] = gm.graph.output_node().args[0]  # type: ignore[assignment]
-        rest = _computing(gm, [*computed, *inputs], results)
+        self._operations = [n.name for n in fused.graph.nodes if n.op == "call_function"]
         self._reads = _indices(inputs, fused)
-        self._kept = _indices([*computed, *inputs], rest)
-        self._rest, self._apart = boxed(rest), Operators(rest)
         self._numbers = lift_numbers(fused.graph)
-        self._fused, self._device = fused, (device := computed[0].meta["val"].device)
+        device = computed[0].meta["val"].device
         # Not of `self`, which would keep itself, and with it its fusions.
-        self._fusion = lru_cache(MOST_LAYOUTS)(lambda layout: fusion_of(nvfuser, fused, layout, device))
-        first = _layout([n.meta["val"] for n in fused.graph.find_nodes(op="placeholder")])
-        self._last: tuple[Layout, Fusion] = first, self._fusion(first)
+        self._fusion = lru_cache(MOST_LAYOUTS)(lambda strides: fusion_of(engine, fused, strides, device))
+        first = _strides([n.meta["val"] for n in fused.graph.find_nodes(op="placeholder")])
+        self._last: tuple[Strides, Fusion] = first, self._fusion(first)
+        self._is_all = list(results) == computed
+        self._rest = _Rest(gm, [*computed, *inputs], results)
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         inputs = self._inputs(args)
-        layout, fusion = self._last
-        if (found := _layout(inputs)) != layout:
+        strides, fusion = self._last
+        if (found := _strides(inputs)) != strides:
             fusion = self._fusion(found)
             self._last = found, fusion
-        values = [*fusion(inputs), *args]
+        values = fusion(inputs)
+        del inputs
+        if not self._is_all:
+            values += args
         args.clear()
-        kept = [values[i] for i in self._kept]
-        del inputs, values
-        return self._rest(kept)
+        return values if self._is_all else self._rest(values)
 
     def _inputs(self, args: Sequence[Any]) -> list[Tensor]:
-        return [*(args[i] for i in self._reads), *self._numbers]
+        return [*map(args.__getitem__, self._reads), *self._numbers]
 
     def kernels(self, inputs: Sequence[Tensor]) -> list[Kernel]:
-        """The fusion, of which nvFuser may make several CUDA kernels, and what remains for ATen."""
-        cuda = self.cuda(*inputs)
-        names = _CUDA_KERNEL.findall(cuda)
-        code = f"{self.definition}\n\n{self.scheduled(*inputs)}\n\n{cuda}"
-        fused = tuple(n.name for n in self._fused.graph.nodes if n.op == "call_function")
-        fusion = Kernel(names[0] if len(names) == 1 else "fusion", fused, "nvFuser", code, len(names) or None)
-        return [fusion, *self._apart.kernels(())]
+        """Those of the fusion, by its engine, and what remains for ATen."""
+        read = self._inputs(inputs)
+        return [*self._fusion(_strides(read)).kernels(read, self._operations), *self._rest.apart.kernels(())]
 
-    def observed(self, inputs: Sequence[Tensor], around: Callable[[int], Any]) -> Sequence[Any]:
+    def observed(self, inputs: Sequence[Tensor], around: Callable[[int], AbstractContextManager[Any]]) -> Sequence[Any]:
         """A call, in two parts: the fusion, then the rest."""
         read = self._inputs(inputs)
-        with around(0):
-            values = [*self._fusion(_layout(read))(read), *inputs]
-        return self._apart.observed([values[i] for i in self._kept], lambda i: around(1 + i))
+        count = 0
 
-    @property
-    def definition(self) -> str:
-        """The fusion as Python code of nvFuser's, which shows six digits of a number; for the last inputs' layout."""
-        return repr(self._last[1].definition)
+        def counted(i: int) -> AbstractContextManager[Any]:
+            nonlocal count
+            count = max(count, i + 1)
+            return around(i)
 
-    def scheduled(self, *inputs: Tensor) -> str:
-        """The fusion as nvFuser's scheduler lays it out, for the inputs of the region; it compiles if it has to."""
-        return self._ask("get_scheduled_ir", inputs)
-
-    def cuda(self, *inputs: Tensor) -> str:
-        """The CUDA kernels for the inputs of the region; it compiles if it has to."""
-        return self._ask("get_cuda_kernel", inputs)
-
-    def _ask(self, question: str, inputs: Sequence[Tensor]) -> str:
-        read = self._inputs(inputs)
-        definition = self._fusion(_layout(read)).definition
-        definition.execute(read, device=self._device)
-        return str(getattr(definition.fec, question)(read))
+        values = [*self._fusion(_strides(read)).observed(read, counted), *inputs]
+        return self._rest.apart.observed(self._rest.read(values), lambda i: around(count + i))
 
 
-def compile_region(nvfuser: Any, gm: GraphModule, device_type: str) -> Callable[..., Any]:
+class _Rest:
+    """What is left of a graph where some of its nodes are computed: views, and what is computed of numbers alone.
+
+    Args:
+        known: nodes whose values are given to a call, in order.
+    """
+
+    def __init__(self, gm: GraphModule, known: Sequence[Node], results: Sequence[Any]) -> None:
+        part = _computing(gm, known, results)
+        self._reads = _indices(known, part)
+        computes = any(n.op == "call_function" for n in part.graph.nodes)
+        self._order = None if computes else _order(known, results)
+        self._run, self.apart = boxed(part), Operators(part)
+
+    def __call__(self, values: list[Any]) -> Sequence[Any]:
+        """It empties the list."""
+        if self._order is not None:
+            values.append(None)
+            return list(map(values.__getitem__, self._order))
+        read = self.read(values)
+        values.clear()
+        return self._run(read)
+
+    def read(self, values: Sequence[Any]) -> list[Any]:
+        """Those of the given ones that it reads."""
+        return [values[i] for i in self._reads]
+
+
+def _order(known: Sequence[Node], results: Sequence[Any]) -> list[int] | None:
+    """Where results are in a list of these nodes' values and None; None if there are others."""
+    at: dict[Any, int] = {node: i for i, node in enumerate(known)} | {None: len(known)}
+    return [at[r] for r in results] if all(r in at for r in results) else None
+
+
+def compile_region(engine: Engine, gm: GraphModule, device_type: str) -> Callable[..., Any]:
     """A callable for the graph; where nothing is computed from a tensor on the device, the graph itself.
 
     Raises:
-        CompileError: nvFuser does not take the graph.
+        CompileError: the engine does not take the graph.
     """
     inputs = gm.graph.find_nodes(op="placeholder")
     if any(not isinstance(n.meta.get("val"), Tensor) for n in inputs):
-        raise CompileError("nvfuser compiles graphs of fixed sizes only; compile with dynamic=False")
+        raise CompileError(f"{engine.name} compiles graphs of fixed sizes only; compile with dynamic=False")
     shape_indices(gm.graph)
     results = filter(None, map(_computed, gm.graph.output_node().all_input_nodes))
     computed = [n for n in dict.fromkeys(results) if n.meta["val"].device.type == device_type]
@@ -111,7 +129,7 @@ def compile_region(nvfuser: Any, gm: GraphModule, device_type: str) -> Callable[
     if not fused.graph.find_nodes(op="placeholder"):
         gm.recompile()
         return gm
-    return Region(nvfuser, gm, fused, computed)
+    return Region(engine, gm, fused, computed)
 
 
 def _computed(node: Node) -> Node | None:
@@ -136,5 +154,5 @@ def _indices(inputs: Sequence[Node], part: GraphModule) -> list[int]:
     return [i for i, n in enumerate(inputs) if n.name in read]
 
 
-def _layout(tensors: list[Tensor]) -> Layout:
-    return tuple([(x.shape, x.stride()) for x in tensors])
+def _strides(tensors: list[Tensor]) -> Strides:
+    return tuple(map(Tensor.stride, tensors))

@@ -1,4 +1,4 @@
-"""All operators that nvFuser takes, and why it does not take a node."""
+"""All operators that are taken, and why a node is not."""
 
 import operator
 from collections.abc import Callable
@@ -9,52 +9,81 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from aotkit.backends.fusion_definition.builder import DTYPES, Declined, Rehearsal
+from aotkit.backends.fusion_definition.builder import DTYPES, Builder, Declined, Nothing, Rehearsal
+from aotkit.backends.fusion_definition.engine import Engine
 from aotkit.backends.fusion_definition.pointwise import POINTWISE, Lowering
 from aotkit.backends.fusion_definition.reductions import REDUCTIONS
 from aotkit.backends.fusion_definition.shapes import SHAPES
+from aotkit.errors import CompileError
 
 TABLE: dict[Any, Lowering] = {**POINTWISE, **REDUCTIONS, **SHAPES}
 MOST_DIMENSIONS = 8
-REHEARSAL = Rehearsal()
 
 
-def declining(device: str) -> Callable[[Node], str | None]:
+def lowered(builder: Builder, node: Node) -> Any:
+    """The values of a node: one, or a tuple.
+
+    Raises:
+        Declined: its lowering does not take it.
+    """
+    return TABLE[node.target](builder, node, *node.args, **node.kwargs)
+
+
+def declining(device: str, name: str, engine: Engine | None = None) -> Callable[[Node], str | None]:
     """A `Backend.declines` for the kernels of a device type, such as `cuda`.
 
-    The lowering of the node runs without building anything, so the answer is what building would say.
+    Args:
+        name: of the engine.
+        engine: one that builds without a device: it is asked as well, by a definition of the node alone. Without one,
+            the lowering of the node runs and builds nothing, so the answer is what building would say.
     """
+    nothing: Any = Nothing()
 
     def declines(node: Node) -> str | None:
-        if node.op != "call_function" or node.target not in TABLE:
-            return "nvFuser has no such operator" if node.op == "call_function" else f"a node of kind {node.op}"
-        if (reason := _unknown_value(node, device)) is not None:
+        if (reason := unknown(node, device, name)) is not None:
             return reason
         try:
-            TABLE[node.target](REHEARSAL, node, *node.args, **node.kwargs)
-        except Declined as e:
+            if engine is None:
+                lowered(Rehearsal(nothing, nothing, device), node)
+            else:
+                _rehearse(engine, node, device)
+        except (Declined, CompileError) as e:
             return str(e)
         return None
 
     return declines
 
 
-def _unknown_value(node: Node, device: str) -> str | None:
-    """Why a tensor that the node reads or returns is none of nvFuser's."""
+def _rehearse(engine: Engine, node: Node, device: str) -> None:
+    with engine.definition() as definition:
+        builder = Rehearsal(engine, definition, device)
+        builder.put(node, lowered(builder, node))
+        for value in builder.values(node):
+            definition.add_output(value)
+
+
+def unknown(node: Node, device: str, name: str) -> str | None:
+    """Why there is no lowering for a node, or no value for a tensor that it reads or returns."""
+    if node.op != "call_function":
+        return f"a node of kind {node.op}"
+    return f"{name} has no such operator" if node.target not in TABLE else _unknown_value(node, device, name)
+
+
+def _unknown_value(node: Node, device: str, name: str) -> str | None:
     whole = node.args[:1] if node.target is operator.getitem else ()  # of several, the node takes one
     for x in (node, *(x for x in node.all_input_nodes if x not in whole)):
         value = x.meta.get("val")
         for part in value if isinstance(value, tuple | list) else (value,):
-            if (reason := _unknown(part, device)) is not None:
+            if (reason := _unknown(part, device, name)) is not None:
                 return reason
     return None
 
 
-def _unknown(value: Any, device: str) -> str | None:
+def _unknown(value: Any, device: str, name: str) -> str | None:
     if not isinstance(value, Tensor):
         return "a number that is computed" if value is not None else "a value that is not described"
     if value.layout is not torch.strided or value.dtype not in DTYPES:
-        return f"nvFuser has no tensors of {value.dtype if value.layout is torch.strided else value.layout}"
+        return f"{name} has no tensors of {value.dtype if value.layout is torch.strided else value.layout}"
     if not all(isinstance(size, int) for size in (*value.shape, *value.stride())):
         return "sizes are symbols; compile with dynamic=False"
     if value.numel() == 0:

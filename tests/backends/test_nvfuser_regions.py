@@ -18,6 +18,7 @@ from aotkit.backends.fusion_definition.table import declining
 from aotkit.random.draws import hashed, key
 from tests.backends import fusion_stand_in
 
+ENGINE = nvfuser.Engine(fusion_stand_in)
 NOP = aotkit.Backend(lambda gm, example_inputs: gm, decompositions=nvfuser.decompositions)
 
 
@@ -31,7 +32,7 @@ def traced(fn, *args):
 
 
 def region_of(fn, *args):
-    return compile_region(fusion_stand_in, traced(fn, *args), "cpu")
+    return compile_region(ENGINE, traced(fn, *args), "cpu")
 
 
 def built(action):
@@ -103,7 +104,7 @@ def test_a_region_tells_its_fusion_and_what_remains(monkeypatch):
     (fusion,) = region.kernels(args)
     assert fusion.launches == 2
     assert {"mul", "sum_1", "exp"} <= set(fusion.operations)
-    for text in (region.definition, "scheduled for 2 inputs", "nvfuser_f1"):
+    for text in ("FusionDefinition object", "scheduled for 2 inputs", "nvfuser_f1"):
         assert text in fusion.code
     for got, want in zip(region.observed(args, around), region(list(args)), strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=0)
@@ -142,6 +143,26 @@ def test_results_share_memory_as_in_aten():
     assert got[0] is x
     torch.testing.assert_close(got, expected, rtol=0, atol=0)
     assert [r.stride() for r in got if r is not None] == [r.stride() for r in expected if r is not None]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x * 2, x + 1),
+        lambda x: (x + 1, None, x, x * 2, x),
+        lambda x: [y := x * 2, y, x + 1],
+        lambda x: (x * 2, x.sum() * 2, torch.arange(3)),
+    ],
+    ids=["all that is computed", "inputs and nothing", "one twice", "one of no tensor"],
+)
+def test_results_are_those_of_the_graph_in_its_order(fn):
+    x = torch.rand(3, 4)
+    region = region_of(fn, x)
+    assert isinstance(region, Region)
+    for _ in range(2):
+        got, expected = list(region([x])), list(fn(x))
+        assert places(x, got) == places(x, expected)
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
 def places(x, results):
@@ -230,24 +251,24 @@ REFUSED = {
 @pytest.mark.parametrize("reason", REFUSED)
 def test_a_node_is_refused_with_its_reason_and_then_not_compiled(reason):
     gm = traced(REFUSED[reason], torch.rand(3, 4))
-    reasons = [declining("cpu")(n) for n in gm.graph.nodes if n.op == "call_function"]
+    reasons = [declining("cpu", nvfuser.NAME)(n) for n in gm.graph.nodes if n.op == "call_function"]
     assert any(reason in r for r in reasons if r is not None), reasons
     with pytest.raises(aotkit.CompileError, match="nvFuser does not take"):
-        compile_region(fusion_stand_in, gm, "cpu")
+        compile_region(ENGINE, gm, "cpu")
 
 
 def test_the_cpu_has_numbers_alone():
     gm = traced(lambda x, seed: (x + 1, seed * 2), torch.rand(3), torch.tensor(3))
     add, multiply = (n for n in gm.graph.nodes if n.op == "call_function")
-    assert declining("cuda")(add) == "a tensor on cpu"
-    assert declining("cuda")(multiply) is None
+    assert declining("cuda", nvfuser.NAME)(add) == "a tensor on cpu"
+    assert declining("cuda", nvfuser.NAME)(multiply) is None
 
 
 def test_symbolic_sizes_are_refused():
     def compile_graph(gm, example_inputs):
-        declined = {declining("cpu")(n) for n in gm.graph.nodes if n.op == "call_function"}
+        declined = {declining("cpu", nvfuser.NAME)(n) for n in gm.graph.nodes if n.op == "call_function"}
         assert declined >= {"sizes are symbols; compile with dynamic=False"}
-        return compile_region(fusion_stand_in, gm, "cpu")
+        return compile_region(ENGINE, gm, "cpu")
 
     backend = aotkit.Backend(compile_graph, decompositions=nvfuser.decompositions)
     with pytest.raises(aotkit.CompileError, match="compile with dynamic=False"):

@@ -1,0 +1,131 @@
+"""Which operations of a graph each kernel of its definition computes.
+
+Kernels read reductions of others from temporary buffers, so their nodes are not those of the definition's loops. With
+what is in those buffers in place of the loads they are.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aotkit.backends.fuser.kernels import Kernel, Partial, Plan
+from aotkit.backends.fuser.loops import Node, Result, below
+from aotkit.backends.fuser.values import Value
+
+COMPUTED = ("operation", "reduction", "index")
+
+
+class Origins:
+    """Of the operations of a graph, those that kernels compute.
+
+    Args:
+        outputs: of the definition.
+        results: what they are in its loops.
+        operations: by name, with the values that each returns.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[Value],
+        results: Sequence[Result],
+        plan: Plan,
+        operations: Mapping[str, Sequence[Value]],
+    ) -> None:
+        nodes = _nodes(outputs, results)
+        self._operations = {
+            name: {node for v in values if (node := nodes.get(_key(v))) is not None}
+            for name, values in _owned(operations).items()
+        }
+        self._known = {*nodes.values()}
+        self._loops = plan.loops
+        self._results = [buffer.result is not None for buffer in plan.buffers]
+        self._inputs = plan.inputs
+        self._held = {s.buffer: s.node for k in plan.kernels for s in k.stores if not self._is_result(s.buffer)}
+        self._parts = {p.buffer: p for k in plan.kernels for p in k.partials}
+        self._done: dict[Node, Node] = {}
+        self._whole: dict[int, Node] = {}  # buffer of parts -> the reduction that these are of
+        self._of = {id(kernel): self._computed(kernel) for kernel in plan.kernels}
+        for kernel in plan.kernels:
+            whole = [self._whole[p.buffer] for p in kernel.partials if p.buffer in self._whole]
+            self._of[id(kernel)] |= set(whole)
+
+    def of(self, kernel: Kernel) -> tuple[str, ...]:
+        """Names of the operations of which a kernel computes something, and of views of what it computes."""
+        return tuple(name for name, nodes in self._operations.items() if nodes & self._of[id(kernel)])
+
+    def _is_result(self, buffer: int) -> bool:
+        return self._results[buffer - self._inputs]
+
+    def _computed(self, kernel: Kernel) -> set[Node]:
+        anchors = [*kernel.reductions, *(s.node for s in kernel.stores), *(p.node for p in kernel.partials)]
+        stored = {s.node for s in kernel.stores}  # an operation may return what it is given
+        return {self._original(n) for n in below(anchors) if n.kind in COMPUTED or n in stored}
+
+    def _original(self, node: Node) -> Node:
+        """The node of the definition's loops that a kernel's node computes."""
+        if node not in self._done:
+            self._done[node] = self._found(node)
+        return self._done[node]
+
+    def _found(self, node: Node) -> Node:
+        if node.kind == "load" and node.data[0] in self._held:
+            return self._original(self._held[node.data[0]])
+        if node.kind == "reduction" and (part := self._part(node.args[0])) is not None:
+            found = self._whole[part.buffer] = self._finished(node, part)
+            return found
+        args = list(map(self._original, node.args))
+        return node if args == list(node.args) else self._loops.node(node.kind, node.type, args, node.data)
+
+    def _part(self, node: Node) -> Partial | None:
+        return self._parts.get(node.data[0]) if node.kind == "load" else None
+
+    def _finished(self, last: Node, part: Partial) -> Node:
+        """The reduction that a kernel finishes: over what programs have added up, and the rest."""
+        name, over = last.data
+        arg, over = part.node, over - {part.axes[0][0]}
+        while True:  # sums of sums: of the definition's own, or of one that is added up along rows first
+            over |= arg.data[1]
+            found = self._loops.node("reduction", last.type, [self._original(arg.args[0])], (name, over))
+            arg = arg.args[0]
+            if found in self._known or arg.kind != "reduction" or arg.data[0] != name:
+                return found
+
+
+def _owned(operations: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]]:
+    """The values that operations return, and all of which they are computed and no operation before them is."""
+    seen: set[Any] = set()
+    owned: dict[str, list[Value]] = {}
+    for name, values in operations.items():
+        own, pending = owned.setdefault(name, []), [*values]
+        while pending:
+            value = pending.pop()
+            if value in values or (value.kind in COMPUTED and _key(value) not in seen):
+                own.append(value)
+            if _key(value) not in seen:
+                seen.add(_key(value))
+                pending += value.args
+    return owned
+
+
+def _nodes(outputs: Sequence[Value], results: Sequence[Result]) -> dict[Any, Node]:
+    """The node of each value, as far as the one has the operands of the other; by `_key`."""
+    found: dict[Any, Node] = {}
+    pending = [(v, r.node) for v, r in zip(outputs, results, strict=True)]
+    while pending:
+        value, node = pending.pop()
+        if _key(value) in found:
+            continue
+        found[_key(value)] = node
+        if (value.kind, _name(value)) == (node.kind, _name(node)) and len(value.args) == len(node.args):
+            pending += zip(value.args, node.args, strict=True)
+        elif len(value.args) == 1:  # a conversion to its own type, or a reduction of equal values
+            pending.append((value.args[0], node))
+    return found
+
+
+def _key(value: Value) -> Any:
+    """The same for views of a value."""
+    return value.kind, value.type, tuple(map(id, value.args)), value.data
+
+
+def _name(x: "Value | Node") -> object:
+    return x.data[0] if x.kind == "reduction" else x.data if x.kind == "operation" else None

@@ -21,6 +21,7 @@ def pytest_collection_finish():
     # As long as tests run, pytest listens to loggers that do not propagate; to this one torch describes each step of a
     # compilation then, which took a tenth of it.
     logging.getLogger("torch.__trace").propagate = True
+    gc.set_threshold(5000, 10, 10)  # of new objects: tracing makes thousands, which stay until it is done
     gc.freeze()
 
 

@@ -201,7 +201,7 @@ def compile_captured(
 def by_region(
     *backends: OneBackend,
     min_region_size: int = 2,
-    horizontal: bool = False,
+    horizontal: bool | None = None,
     skip_ops: Sequence[Any] = (),
     strict: bool = False,
 ) -> Backend:
@@ -220,7 +220,7 @@ def by_region(
         backends: each a name, a `Backend` or a graph compiler.
         min_region_size: the fewest operations, views aside, of which a region is made; 1: single ones, too.
         horizontal: also merge regions that read the same tensor, though neither reads the other's results. It is then
-            read once, by fewer kernels, but what they compute lives longer.
+            read once, by fewer kernels, but what they compute lives longer. None: where `Backend.horizontal` says so.
         skip_ops: operators that no backend gets, as graphs have them: "aten.gelu", "aten.sum.dim_IntList", or objects.
         strict: an operation that every backend declines is a CompileError, and so is a compiler's failure; else such a
             region runs as it is, which the logger `aotkit` tells as a warning. What `min_region_size`, `skip_ops` and

@@ -39,10 +39,9 @@ class Partitioner(Protocol):
     `num_fwd_outputs` values and then the saved ones; the backward graph takes the saved ones (integers first), then
     the tangents. torch's versions pass different further keywords, so accept `**kwargs`.
 
-    What it leaves on the nodes of its graphs, `Graphs` show: in `meta["saved_because"]` of a node that forward saves,
-    the reason, a few words; in `meta["recompute_seconds"]` of one that backward repeats, what it expects that to take.
-    In `joint.meta["choice_seconds"]` it may leave the CPU time in which it chose what to save, for benchmarks. In
-    `meta["memory_limited"]` of both graphs it may say that memory matters more than a few allocations.
+    What it leaves on nodes, `Graphs` show: in `meta["saved_because"]` of a saved one, the reason in a few words; in
+    `meta["recompute_seconds"]` of one that backward repeats, what that should take. `joint.meta["choice_seconds"]` may
+    be the CPU time of the choice; `meta["memory_limited"]` of both graphs, that memory matters more than allocations.
     """
 
     def __call__(
@@ -71,13 +70,13 @@ class Backend:
         joint_pass: changes the joint graph in place before it is partitioned: `joint_pass(joint, joint_inputs)`.
         reuses_saved: whether a compiled backward graph may write into saved values: into those that Inductor calls
             donated, which nothing outside of the graph refers to. It gets copies where the graph is retained.
-        writes_inputs: whether a compiled graph may itself write to inputs that the function changes in place, by
-            `copy_` at its end. Else it returns their new values first, for aotkit to write.
+        writes_inputs: whether compiled graphs may write, by `copy_` at their end, to inputs that the function changes.
         fixed_sizes: whether it compiles graphs of fixed sizes only. Then `dynamic=True` alone leaves sizes open.
         declines: why it cannot take an operation of a graph, or None if it can. Where it is given, the compilers get
             regions instead of whole graphs: graphs of operations that they take.
         load: makes a function of what a compiled graph's `data()` gave elsewhere: see `docs/write_a_backend.md`.
         unavailable: why this machine cannot run the backend, or None if it can.
+        horizontal: whether regions that read the same tensor, and neither the other's results, should be one.
     """
 
     fw_compiler: GraphCompiler
@@ -91,3 +90,4 @@ class Backend:
     declines: Callable[[Node], str | None] | None = None
     load: Callable[[Mapping[str, Any], Mapping[str, Path]], Boxed] | None = None
     unavailable: Callable[[], str | None] = always_available
+    horizontal: bool = False

@@ -67,6 +67,8 @@ def _add_patterns(parser: argparse.ArgumentParser) -> None:
     _add_names(parser, "shapes", "such as 8x256x512; default: xFormers' six on cuda", default=None, each="SHAPE")
     _add_names(parser, "dtypes", "of float16, float32, bfloat16", default=None)
     _add_names(parser, "passes", "FW, FW+BW; default: both")
+    held_out = "instead of the grid, patterns that nothing was tuned for, in shapes and types of their own"
+    parser.add_argument("--held-out", action="store_true", help=held_out)
     _add_names(parser, "variants", "* and ? match; default: all")
     _add_measuring(parser, 0.3, "cell", "speed-ups over eager")
     parser.set_defaults(run=_patterns)
@@ -144,8 +146,9 @@ def _patterns(options: argparse.Namespace) -> int:
     from aotkit.benchmark.plots import plot_patterns
 
     def measured(**common: Any) -> PatternsReport:
+        asked = options.patterns, options.shapes, options.dtypes, options.passes
         with usage_errors():
-            cells = chosen_cells(options.device, options.patterns, options.shapes, options.dtypes, options.passes)
+            cells = chosen_cells(options.device, *asked, held_out=options.held_out)
         return measure(cells, chosen(options.variants, variants()), **common)
 
     return _joined_or_measured(options, PatternsReport.joined, measured, plot_patterns)

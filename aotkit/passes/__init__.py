@@ -16,6 +16,7 @@ from aotkit.passes.graphs import (
     refuse_sparse,
     results_of,
 )
+from aotkit.passes.half_gelu import HALF_GELU_STEPS, with_half_gelu
 from aotkit.passes.new_storages import IS_NEW_STORAGE, SINCE_2_14, assigning, calls_of, return_new_storages
 from aotkit.passes.nodes import (
     IN_KERNELS,
@@ -49,6 +50,7 @@ from aotkit.passes.views import share_viewed_memory, views_behind
 
 __all__ = [
     "COPY",
+    "HALF_GELU_STEPS",
     "IN_KERNELS",
     "IS_NEW_STORAGE",
     "NORMALIZATIONS",
@@ -119,4 +121,5 @@ __all__ = [
     "values_data",
     "values_of",
     "views_behind",
+    "with_half_gelu",
 ]

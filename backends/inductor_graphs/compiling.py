@@ -16,14 +16,14 @@ from aotkit.backends.inductor_graphs.called import called, told
 from aotkit.backends.inductor_graphs.cpp_launches import CPP_LAUNCH, launched_graph
 from aotkit.backends.inductor_graphs.cpu_numbers import leave_numbers_to_kernels
 from aotkit.backends.inductor_graphs.eight_bits import with_right_bytes
-from aotkit.backends.inductor_graphs.half_gelu import realize_opcount_threshold, with_half_gelu
+from aotkit.backends.inductor_graphs.half_gelu import realize_opcount_threshold
 from aotkit.backends.inductor_graphs.kept import data_of
 from aotkit.backends.inductor_graphs.large_windows import with_cropped_windows
 from aotkit.backends.inductor_graphs.padding import share_padded
 from aotkit.backends.inductor_graphs.single_pixels import with_products_for_single_pixels
 from aotkit.backends.inductor_graphs.unaliased_results import results_apart
 from aotkit.interfaces import Boxed
-from aotkit.passes import flops, hidden_copies, share_viewed_memory, show_results
+from aotkit.passes import flops, hidden_copies, share_viewed_memory, show_results, with_half_gelu
 from aotkit.random import WORDS, hashed, index_type, kept, key
 from aotkit.torch_private import inductor
 from aotkit.torch_private.dispatch import tree_leaves

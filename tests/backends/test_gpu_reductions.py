@@ -25,7 +25,6 @@ from torch._inductor.virtualized import V
 
 import aotkit
 from aotkit.torch_private.kernel_changes import dependent_launches, gathered, mixed_reductions
-from aotkit.torch_private.kernel_changes.early_lookups import lookups_first
 from aotkit.torch_private.kernel_changes.mixed_reductions import programs
 from aotkit.torch_private.kernel_changes.partial_sums import added_up, kernel_that_adds_up, nodes_added_up
 from aotkit.torch_private.kernel_changes.row_reductions import warps, whole_rows
@@ -210,35 +209,6 @@ def test_exponentials_are_quick_where_only_their_sum_is_needed():
 
 def softmax(x):
     return x.softmax(-1)
-
-
-LOADS = ["tmp0 = tl.load(in_ptr0 + (r0_1 + 4096*x0), None)", "tmp1 = tl.load(in_ptr1 + (x0), xmask)"]
-REDUCTION = [
-    "tmp2 = tl.broadcast_to(tmp0, [XBLOCK, R0_BLOCK])",
-    "tmp3_val, tmp3_idx = triton_helpers.max_with_index(tmp2, r0_index, 1)",
-    "tmp3 = tmp3_idx[:, None]",
-]
-INDEX = ["tmp5 = tmp1 + 4096"]
-ASSERTION = ['tl.device_assert((0 <= tmp5) & (tmp5 < 4096), "index out of bounds: 0 <= tmp5 < 4096")']
-LOOKUP = ["tmp6 = tl.load(in_ptr0 + (tmp5 + 4096*x0), {}, eviction_policy='evict_last').to(tl.float32)"]
-REST = [
-    "tmp7 = tmp6 - tmp3",
-    "tmp8 = tl.load(in_ptr2 + (tmp3.to(tl.int64)), None)",  # needs what is reduced
-    "tmp9 = tl.load(in_ptr2 + (r0_1 + 4096*tmp1), None)",  # a row of its own, which would wait in registers
-]
-
-
-@pytest.mark.parametrize(
-    ("mask", "checked"),
-    [("None", "((0 <= tmp5) & (tmp5 < 4096))"), ("xmask", "xmask & ((0 <= tmp5) & (tmp5 < 4096))")],
-)
-def test_what_is_looked_up_for_a_row_is_looked_up_before_it_is_reduced(mask, checked):
-    lookup, safe = ([line.format(m) for line in LOOKUP] for m in (mask, checked))
-    assert lookups_first([*REDUCTION, *INDEX, *lookup, *REST], LOADS) == [*INDEX, *lookup, *REDUCTION, *REST]
-    found = lookups_first([*REDUCTION, *INDEX, *ASSERTION, *lookup, *REST], LOADS)
-    assert found == [*INDEX, *safe, *REDUCTION, *ASSERTION, *REST]
-    for others in ([*REDUCTION, *REST[1:]], [*REDUCTION, "if tmp1:", "    tmp4 = 1", *INDEX, *lookup]):
-        assert lookups_first(others, LOADS) == others
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """The patterns of `aotkit bench patterns`: xFormers' grid of fused functions, and others of transformers."""
 
 import math
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +15,10 @@ from aotkit.nn.patterns import Activation, ResidualNormStyle
 
 P = 0.1
 EPS = 1e-5
+LABELLED = 0.02  # share of labels that are 1
 Shape = tuple[int, ...]  # the last size is the width
+Function = Callable[..., Tensor | tuple[Tensor, ...]]
+Masked = Literal["element", "sample"]  # which dropout keeps or drops as a whole
 
 
 class Traffic(NamedTuple):
@@ -33,18 +37,49 @@ class Traffic(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Case:
-    """One pattern."""
+class Pattern(ABC):
+    """A function of tensors."""
 
     name: str
-    fn: Callable[..., Tensor]
+    fn: Function
+    inputs: Collection[str]
+
+    @property
+    @abstractmethod
+    def mask(self) -> Masked | None:
+        """Of its dropout, if it has that."""
+
+    @abstractmethod
+    def size_of(self, name: str, shape: Shape) -> Shape:
+        """Of an input, where the pattern has this shape."""
+
+    def needs_gradient(self, name: str) -> bool:
+        return name != "targets"
+
+    @abstractmethod
+    def ideal_bytes(self, shape: Shape, itemsize: int, *, step: bool) -> float:
+        """What a forward pass has to move at least, or a step: forward and backward."""
+
+
+@dataclass(frozen=True)
+class Case(Pattern):
+    """A pattern of any shape."""
+
     inputs: Sequence[str]  # "x", "residual" of the shape, "bias", "weight", "offset" as long as a row, "targets"
     forward: Traffic
     backward: Traffic  # with what forward writes for it alone
     drops: bool = True  # whether it has dropout; then it is of xFormers' grid
 
+    @property
+    def mask(self) -> Masked | None:
+        return "element" if self.drops else None
+
+    def size_of(self, name: str, shape: Shape) -> Shape:
+        if name == "targets":
+            return (math.prod(shape[:-1]),)
+        return shape if name in ("x", "residual") else shape[-1:]
+
     def ideal_bytes(self, shape: Shape, itemsize: int, *, step: bool) -> float:
-        """Of a forward pass, or of a step: forward and backward."""
         backward = self.backward.nbytes(shape, itemsize) if step else 0
         return self.forward.nbytes(shape, itemsize) + backward
 
@@ -111,16 +146,17 @@ CASES = {
 }  # fmt: skip
 
 
-def inputs_of(case: Case, shape: Shape, dtype: torch.dtype, device: str, *, step: bool) -> list[Tensor]:
-    """Its arguments, the same every time; for a step those of floating point require gradients."""
+def inputs_of(pattern: Pattern, shape: Shape, dtype: torch.dtype, device: str, *, step: bool) -> list[Tensor]:
+    """Its arguments, the same every time; for a step those that it needs gradients of require them."""
     generator = torch.Generator(device).manual_seed(0)
 
     def one(name: str) -> Tensor:
+        size = pattern.size_of(name, shape)
         if name == "targets":
-            rows = math.prod(shape[:-1])
-            return torch.randint(shape[-1], (rows,), generator=generator, device=device)
-        size = shape if name in ("x", "residual") else shape[-1:]
+            return torch.randint(shape[-1], size, generator=generator, device=device)
+        if name == "labels":
+            return (torch.rand(size, generator=generator, device=device) < LABELLED).to(dtype)
         values = torch.randn(size, generator=generator, device=device, dtype=dtype)
-        return (values + (name == "weight")).requires_grad_(step)
+        return (values + (name == "weight")).requires_grad_(step and pattern.needs_gradient(name))
 
-    return [one(name) for name in case.inputs]
+    return [one(name) for name in pattern.inputs]

@@ -27,6 +27,7 @@ class Row(Outcome):
     ideal_bytes: float | None = None  # the least that has to be read and written
     ideal_seconds: float | None = None  # what a copy that reads and writes as much took in the same rounds
     compile_seconds: float | None = None  # of the first call, with its check
+    held_out: bool = False  # whether the pattern is none of the grid
 
     @property
     def size(self) -> str:

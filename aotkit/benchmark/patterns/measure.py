@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from aotkit.benchmark.choice import chosen
-from aotkit.benchmark.patterns.cases import CASES, Case, Shape, inputs_of
+from aotkit.benchmark.patterns.cases import CASES, Function, Pattern, Shape, inputs_of
 from aotkit.benchmark.patterns.cells import FORWARD, STEP, Row
-from aotkit.benchmark.patterns.check import cotangent_of, difference
+from aotkit.benchmark.patterns.check import cotangents_of, difference, outputs_of
+from aotkit.benchmark.patterns.held_out import HELD_OUT, HeldOut
 from aotkit.benchmark.patterns.report import PatternsReport
 from aotkit.benchmark.report import machine
 from aotkit.benchmark.rivals import EAGER, TORCH_COMPILE, torch_compiled
@@ -36,7 +37,6 @@ BACKENDS = (
     "cudagraphs:inductor", "cudagraphs:inductor_cpp", "cudagraphs:nvfuser",
 )  # fmt: skip
 
-Function = Callable[..., Tensor]
 Variants = Mapping[str, Callable[[Function], Function]]
 
 
@@ -65,14 +65,15 @@ def _runs_here(backend: str) -> bool:
 class Cell:
     """One pattern in one size."""
 
-    case: Case
+    case: Pattern
     shape: Shape
     dtype: torch.dtype
     step: bool  # forward and backward, instead of forward alone without gradients
 
     def row(self, variant: str) -> Row:
-        dtype = str(self.dtype).removeprefix("torch.")
-        return Row(self.case.name, STEP if self.step else FORWARD, dtype, list(self.shape), self.case.drops, variant)
+        case, phase, dtype = self.case, STEP if self.step else FORWARD, str(self.dtype).removeprefix("torch.")
+        drops, held_out = case.mask is not None, isinstance(case, HeldOut)
+        return Row(case.name, phase, dtype, list(self.shape), drops, variant, held_out=held_out)
 
     def __str__(self) -> str:
         row = self.row(EAGER)
@@ -80,7 +81,13 @@ class Cell:
 
 
 def chosen_cells(
-    device: str, patterns: str = "*", shapes: str | None = None, dtypes: str | None = None, passes: str = "*"
+    device: str,
+    patterns: str = "*",
+    shapes: str | None = None,
+    dtypes: str | None = None,
+    passes: str = "*",
+    *,
+    held_out: bool = False,
 ) -> list[Cell]:
     """All combinations of what is chosen, each a list with commas; the same sizes together.
 
@@ -88,16 +95,22 @@ def chosen_cells(
         patterns, passes: names; * and ? match.
         shapes: such as "8x256x512"; None: those of xFormers on "cuda", a small one on "cpu".
         dtypes: names; None: float16 and float32 on "cuda", float32 on "cpu".
+        held_out: the patterns of `held_out.py` instead of the grid, each in its own shape, and for None its own type.
 
     Raises:
         UnknownNameError: a name that nothing has.
-        ValueError: a shape that is none.
+        ValueError: a shape that is none, or one for held-out patterns.
     """
+    steps = chosen(passes, {FORWARD: False, STEP: True}).values()
+    if held_out:
+        if shapes is not None:
+            raise ValueError("held-out patterns have shapes of their own.")
+        types = chosen(dtypes, DTYPES).values() if dtypes else (None,)
+        own = itertools.product(types, chosen(patterns, HELD_OUT).values(), steps)
+        return [Cell(case, case.shapes[device], dtype or case.dtype, step) for dtype, case, step in own]
     cases = chosen(patterns, CASES).values()
     sizes = DEFAULT_SHAPES[device] if shapes is None else tuple(map(_shape, shapes.split(",")))
-    types = chosen(dtypes or DEFAULT_DTYPES[device], DTYPES).values()
-    steps = chosen(passes, {FORWARD: False, STEP: True}).values()
-    product = itertools.product(types, sizes, cases, steps)
+    product = itertools.product(chosen(dtypes or DEFAULT_DTYPES[device], DTYPES).values(), sizes, cases, steps)
     return [Cell(case, shape, dtype, step) for dtype, shape, case, step in product]
 
 
@@ -176,16 +189,16 @@ def _set_up(row: Row, cell: Cell, compiler: Callable[[Function], Function], inpu
     if (problem := difference(cell.case, call, inputs)) is not None:
         raise ValueError(problem)
     leaves = [x for x in inputs if x.requires_grad]
-    cotangent = cotangent_of(call(*inputs)) if cell.step else None
+    cotangents = cotangents_of(outputs_of(call, inputs)) if cell.step else None
 
     def prepare() -> None:
         for leaf in leaves:
             leaf.grad = None
 
     def step() -> None:
-        output = call(*inputs)
+        outputs = outputs_of(call, inputs)
         if cell.step:
-            output.backward(cotangent)  # type: ignore[no-untyped-call]
+            torch.autograd.backward(outputs, cotangents)
 
     prepare()
     step()

@@ -67,20 +67,34 @@ class PatternsReport(MeasuredReport[Row]):
 
 def summary(cells: Sequence[Summit]) -> list[str]:
     """Lines of text; what was not measured has none."""
-    sizes = sizes_of(cells)
-    parts = (_speed, _published, _memory, partial(_ends, small=sizes[:AT_AN_END], large=sizes[-AT_AN_END:]))
-    phases = {phase: [cell for cell in cells if cell.first.phase == phase] for phase in PHASES}
-    return [line for part in parts for phase, own in phases.items() for line in part(phase, own)]
+    grid, held_out = ([cell for cell in cells if cell.first.held_out == which] for which in (False, True))
+    sizes = sizes_of(grid)
+    ends = partial(_ends, small=sizes[:AT_AN_END], large=sizes[-AT_AN_END:])
+    parts = (_speed, grid), (_held_out, held_out), (_published, grid), (_memory, cells), (ends, grid)
+    return [
+        line
+        for part, among in parts
+        for phase in PHASES
+        for line in part(phase, [cell for cell in among if cell.first.phase == phase])
+    ]
 
 
 def _speed(phase: str, cells: Sequence[Summit]) -> Iterator[str]:
-    for what, chosen in (("with dropout", _dropping(cells)), ("all patterns", cells)):
-        if ratios := _numbers(chosen, lambda cell: cell.ratio("torch")):
-            worst, slower = min(ratios, key=ratios.__getitem__), sum(ratio < 1 for ratio in ratios.values())
-            yield (
-                f"{phase}, {what}: torch.compile takes {_mean(ratios):.2f} times aotkit's time in the geometric mean "
-                f"of {len(ratios)} cells; less in {slower}; worst: {ratios[worst]:.2f}, {worst}"
-            )
+    yield from _ahead(phase, "with dropout", _dropping(cells))
+    yield from _ahead(phase, "all patterns", cells)
+
+
+def _held_out(phase: str, cells: Sequence[Summit]) -> Iterator[str]:
+    yield from _ahead(phase, "held-out patterns", cells)
+
+
+def _ahead(phase: str, what: str, cells: Sequence[Summit]) -> Iterator[str]:
+    if ratios := _numbers(cells, lambda cell: cell.ratio("torch")):
+        worst, slower = min(ratios, key=ratios.__getitem__), sum(ratio < 1 for ratio in ratios.values())
+        yield (
+            f"{phase}, {what}: torch.compile takes {_mean(ratios):.2f} times aotkit's time in the geometric mean "
+            f"of {len(ratios)} cells; less in {slower}; worst: {ratios[worst]:.2f}, {worst}"
+        )
 
 
 def _published(phase: str, cells: Sequence[Summit]) -> Iterator[str]:

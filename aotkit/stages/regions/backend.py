@@ -12,7 +12,7 @@ from aotkit.stages.own_operators import decompositions_of
 from aotkit.stages.regions.division import Choice, Options, RegionCompiler
 
 
-def options_of(min_region_size: int, horizontal: bool, skip_ops: Sequence[Any], strict: bool) -> Options:
+def options_of(min_region_size: int, horizontal: bool | None, skip_ops: Sequence[Any], strict: bool) -> Options:
     """The options of `aotkit.by_region`, examined."""
     if isinstance(min_region_size, bool) or not isinstance(min_region_size, int) or min_region_size < 1:
         raise ValueError(f"min_region_size must be a positive number of operations, not {min_region_size!r}.")
@@ -48,7 +48,7 @@ def shared(backends: Sequence[tuple[str, Backend]], options: Options) -> Backend
             raise ValueError(f"Backend {name!r} takes every operation, so none is left for {names[-1]!r}: put it last.")
 
     def compiler(role: str) -> GraphCompiler:
-        choices = (Choice(n, getattr(b, role) or b.fw_compiler, b.declines) for n, b in backends)
+        choices = (Choice(n, getattr(b, role) or b.fw_compiler, b.declines, b.horizontal) for n, b in backends)
         return RegionCompiler(tuple(choices), options)
 
     passes = [b.joint_pass for _, b in backends if b.joint_pass is not None]

@@ -38,11 +38,12 @@ class Options:
     """See `aotkit.by_region`.
 
     Attributes:
+        horizontal: None: as each backend says.
         skip_ops: names of operators, with or without overload.
     """
 
     min_region_size: int = 2
-    horizontal: bool = False
+    horizontal: bool | None = None
     skip_ops: frozenset[str] = frozenset()
     strict: bool = False
 
@@ -59,6 +60,7 @@ class Choice:
     name: str
     compiler: GraphCompiler
     declines: Callable[[Node], str | None] | None
+    horizontal: bool = False
 
     def declined(self, op: Node) -> str | None:
         """Why it does not take an operation."""
@@ -141,7 +143,8 @@ class _Division:
         gone = {op for region in others for op in region}
         reasons = {op: self._why_not(choice, op) for op in self._offered if op not in gone}
         taken = [op for op, reason in reasons.items() if reason is None]
-        regions, refused = find_regions(self._ops, taken, others, self._options.horizontal)
+        horizontal = choice.horizontal if self._options.horizontal is None else self._options.horizontal
+        regions, refused = find_regions(self._ops, taken, others, horizontal)
         for region in regions:
             nodes = self._with_constants(choice, self._ops.nodes_of(region))
             size = sum(op not in self._ops.views for op in region)

@@ -58,7 +58,6 @@ CHANGES = (
     Change("gathered.stored_gathers", (2, 13)),
     Change("extrema.extrema_in_one_instruction", (2, 13)),
     Change("softmax_sums.quick_softmax_sums", (2, 13)),
-    Change("early_lookups.early_lookups", (2, 13)),
     Change("late_loads.late_loads", (2, 13)),
     # Torch launches kernels from C++, but not those with launch attributes: networks wait for launches longer than
     # their short kernels take.

@@ -1,0 +1,268 @@
+"""Definitions in the form of nvFuser's: operations on tensors in, values over axes out.
+
+`backends/fusion_definition` builds them of graphs. Every dimension and type is known here; nothing is computed.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from aotkit.backends.fuser.axes import Axes, Axis, Conflict, Dims, fresh, leaves
+from aotkit.backends.fuser.values import Substitution, Value, conjunction, index, single, viewed
+
+TO_BOOLEAN = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not", "logical_and", "logical_or"}
+
+
+class DataType:
+    """The types, by nvFuser's names."""
+
+    Double, Float, Half, BFloat16 = torch.float64, torch.float32, torch.float16, torch.bfloat16
+    Int, Int32, Bool = torch.int64, torch.int32, torch.bool
+
+
+class FusionDefinition:
+    """A definition while it is built.
+
+    Attributes:
+        inputs: tensors and numbers, in the order in which a call gives them.
+        outputs: the results.
+    """
+
+    def __init__(self) -> None:
+        self.inputs: list[Value] = []
+        self.outputs: list[Value] = []
+        self.ops = Operations()
+
+    def __enter__(self) -> "FusionDefinition":
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        pass
+
+    def define_tensor(
+        self, *, sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype, static_sizes: bool, is_cpu: bool
+    ) -> Value:
+        """An input."""
+        number = len(self.inputs)
+        kind, data = ("scalar", number) if is_cpu else ("input", (number, tuple(strides)))
+        self.inputs.append(Value(kind, dtype, fresh(sizes), data=data))
+        return self.inputs[-1]
+
+    def define_scalar(self, number: float, *, dtype: torch.dtype) -> Value:
+        """A constant."""
+        return Value("constant", dtype, (), data=number)
+
+    def add_output(self, value: Value) -> None:
+        self.outputs.append(self.ops.read(value))
+
+
+class Operations:
+    """`fd.ops`."""
+
+    def __init__(self) -> None:
+        self._axes = Axes()
+        self._loads: dict[int, Value] = {}
+
+    def __getattr__(self, name: str) -> Callable[..., Value]:
+        return partial(self._pointwise, name)
+
+    def read(self, value: Value) -> Value:
+        """An input as a load."""
+        if value.kind != "input":
+            return value
+        number, strides = value.data
+        if number not in self._loads:
+            steps = zip(value.dims, strides, strict=True)
+            terms = tuple((axes[0], stride) for axes, stride in steps if axes and stride)
+            self._loads[number] = self._value("load", value.type, value.dims, data=(number, terms, 0))
+        return self._loads[number]
+
+    def _value(self, kind: str, dtype: torch.dtype, dims: Dims, args: Sequence[Value] = (), data: Any = None) -> Value:
+        return Value(kind, dtype, self._axes.known(dims), tuple(args), data)
+
+    def _pointwise(self, name: str, *operands: Value) -> Value:
+        dtype = torch.bool if name in TO_BOOLEAN else operands[-1].type
+        args, dims = self._aligned([self.read(x) for x in operands])
+        return self._value("operation", dtype, dims, args, name)
+
+    def _aligned(self, operands: list[Value]) -> tuple[list[Value], Dims]:
+        """The operands over common axes, and the dimensions of what is computed of them."""
+        dims: list[tuple[Axis, ...]] = [()] * max(x.ndim for x in operands)
+        aligned: list[Value] = []
+        for x in operands:
+            try:
+                self._align(x, dims)
+            except Conflict:  # x and x.T: what the other is computed of is computed anew along axes of its own
+                names = {axis: (Axis(axis.size), 0) for axis in leaves(a for axes in x.dims for a in axes)}
+                x = Substitution(names)(x)
+                self._axes.known(x.dims)
+                self._align(x, dims)
+            aligned.append(x)
+            for d, axes in enumerate(reversed(x.dims), 1):
+                dims[-d] = dims[-d] or axes
+        return aligned, tuple(dims)
+
+    def _align(self, x: Value, dims: list[tuple[Axis, ...]]) -> None:
+        for d, axes in enumerate(reversed(x.dims), 1):
+            if axes and dims[-d]:
+                self._axes.unify(axes, dims[-d])
+
+    def cast(self, x: Value, dtype: torch.dtype) -> Value:
+        x = self.read(x)
+        return self._value("operation", dtype, x.dims, [x], "cast")
+
+    def set(self, x: Value) -> Value:
+        return self.read(x)
+
+    def where(self, condition: Value, x: Value, y: Value) -> Value:
+        return self._pointwise("where", condition, x, y)
+
+    def stride_order(self, x: Value, order: Sequence[int]) -> Value:
+        x = self.read(x)
+        return Value(x.kind, x.type, x.dims, x.args, x.data, tuple(order))
+
+    # Shapes.
+
+    def reshape(self, x: Value, shape: Sequence[int]) -> Value:
+        x = self.read(x)
+        return viewed(x, self._axes.known(self._axes.regroup(x.dims, shape)))
+
+    def permute(self, x: Value, dims: Sequence[int]) -> Value:
+        x = self.read(x)
+        return viewed(x, [x.dims[d] for d in dims])
+
+    def squeeze(self, x: Value, dims: Sequence[int]) -> Value:
+        x = self.read(x)
+        return viewed(x, [axes for d, axes in enumerate(x.dims) if d not in dims])
+
+    def broadcast(self, x: Value, is_new: Sequence[bool]) -> Value:
+        x = self.read(x)
+        old = iter(x.dims)
+        return viewed(x, [() if new else next(old) for new in is_new])
+
+    def broadcast_in_dim(self, x: Value, shape: Sequence[int], places: Sequence[int]) -> Value:
+        x = self.read(x)
+        dims = list(fresh(shape))
+        for axes, place in zip(x.dims, places, strict=True):
+            if axes:
+                dims[place] = axes
+        return viewed(x, self._axes.known(tuple(dims)))
+
+    def slice(self, x: Value, starts: Sequence[int], ends: Sequence[int]) -> Value:
+        x = self.read(x)
+        for d, (start, end, size) in enumerate(zip(starts, ends, x.shape, strict=True)):
+            if end - start == size:
+                continue
+            axis = single(x.dims[d], "a part")
+            if end - start == 1:  # one position: an axis of size 1 that is left out
+                x = Substitution({axis: (Axis(1), start)})(x)
+                x = viewed(x, [() if i == d else axes for i, axes in enumerate(x.dims)])
+            else:
+                x = Substitution({axis: (Axis(end - start), start)})(x)
+            self._axes.known(x.dims)
+        return x
+
+    def cat(self, parts: Sequence[Value], dim: int) -> Value:
+        parts = [self.read(x) for x in parts]
+        axis, start = Axis(sum(x.shape[dim] for x in parts)), 0
+        pieces = []
+        for x in parts:
+            end = start + x.shape[dim]
+            pieces.append((self._placed(x, dim, axis, start, end), end))
+            start = end
+        found, _ = pieces.pop()
+        for piece, end in reversed(pieces):
+            found = self.where(self._before(found, dim, axis, end), piece, found)
+        return found
+
+    def pad(self, x: Value, widths: Sequence[int], filler: Value) -> Value:
+        x = self.read(x)
+        for i in range(0, len(widths), 2):
+            d, (low, high) = x.ndim - 1 - i // 2, widths[i : i + 2]
+            if not low and not high:
+                continue
+            size = x.shape[d]
+            axis = Axis(low + size + high)
+            piece = self._placed(x, d, axis, low, low + size)
+            inside = self._inside(axis, low, low + size)
+            x = self.where(viewed(inside, _only(piece.ndim, d, inside.dims[0])), piece, filler)
+        return x
+
+    def _placed(self, x: Value, dim: int, axis: Axis, start: int, end: int) -> Value:
+        """A tensor as a part of a longer axis, of values that are read nowhere else."""
+        if not x.dims[dim]:
+            moved = viewed(x, [(axis,) if d == dim else axes for d, axes in enumerate(x.dims)])
+        else:
+            guard = self._inside(axis, start, end)
+            moved = Substitution({single(x.dims[dim], "a part"): (axis, -start)}, guard)(x)
+        self._axes.known(moved.dims)
+        return moved
+
+    def _inside(self, axis: Axis, start: int, end: int) -> Value:
+        at = index(axis)
+        bounds = [(name, n) for name, n in (("ge", start), ("lt", end)) if 0 < n < axis.size]
+        tests = [self._pointwise(name, at, self._integer(n)) for name, n in bounds]
+        return conjunction(tests) if tests else viewed(Value("constant", torch.bool, (), data=True), [(axis,)])
+
+    def _before(self, like: Value, dim: int, axis: Axis, end: int) -> Value:
+        test = self._pointwise("lt", index(axis), self._integer(end))
+        return viewed(test, _only(like.ndim, dim, test.dims[0]))
+
+    def _integer(self, number: int) -> Value:
+        return Value("constant", torch.int64, (), data=number)
+
+    def full(self, shape: Sequence[int], number: Value, dtype: torch.dtype) -> Value:
+        return self._value("constant", dtype, fresh(shape), data=number.data)
+
+    def iota(self, length: Value, start: Value, step: Value, dtype: torch.dtype) -> Value:
+        (axes,) = fresh([length.data])
+        if not axes:
+            return Value("constant", dtype, ((),), data=start.data)
+        found = index(axes[0], start.data, step.data, dtype)
+        self._axes.known(found.dims)
+        return found
+
+    # Reductions.
+
+    def sum(self, x: Value, dims: Sequence[int], keepdim: bool) -> Value:
+        return self._reduction("sum", x, dims, keepdim)
+
+    def prod(self, x: Value, dims: Sequence[int], keepdim: bool) -> Value:
+        return self._reduction("prod", x, dims, keepdim)
+
+    def max(self, x: Value, dims: Sequence[int], keepdim: bool) -> Value:
+        return self._reduction("max", x, dims, keepdim)
+
+    def min(self, x: Value, dims: Sequence[int], keepdim: bool) -> Value:
+        return self._reduction("min", x, dims, keepdim)
+
+    def var_mean(self, x: Value, dims: Sequence[int], correction: int, keepdim: bool) -> tuple[Value, Value]:
+        """In two passes over the values: the mean, then the squares of what is left."""
+        x = self.read(x)
+        count = math.prod(x.shape[d] for d in dims)
+        mean = self._pointwise("truediv", self._reduction("sum", x, dims, True), self._number(x, count))
+        rest = self._pointwise("sub", x, mean)
+        squares = self._reduction("sum", self._pointwise("mul", rest, rest), dims, keepdim)
+        var = self._pointwise("truediv", squares, self._number(x, count - correction))
+        return var, mean if keepdim else self.squeeze(mean, list(dims))
+
+    def var(self, x: Value, dims: Sequence[int], correction: int, keepdim: bool) -> Value:
+        return self.var_mean(x, dims, correction, keepdim)[0]
+
+    def _number(self, x: Value, number: float) -> Value:
+        return Value("constant", x.type, (), data=float(number))
+
+    def _reduction(self, name: str, x: Value, dims: Sequence[int], keepdim: bool) -> Value:
+        x = self.read(x)
+        axes = tuple(a for d in dims for a in x.dims[d])
+        kept = tuple(() if d in dims else a for d, a in enumerate(x.dims) if keepdim or d not in dims)
+        found = self._value("reduction", x.type, kept, [x], (name, axes))
+        return found if axes else viewed(x, kept)
+
+
+def _only(ndim: int, dim: int, axes: tuple[Axis, ...]) -> list[tuple[Axis, ...]]:
+    """Dimensions that are 1 but for one."""
+    return [axes if d == dim else () for d in range(ndim)]

@@ -1,0 +1,58 @@
+"""Operations and reductions as text of Triton's."""
+
+import math
+from typing import Any
+
+import torch
+
+TYPES = {
+    torch.float64: "tl.float64", torch.float32: "tl.float32", torch.float16: "tl.float16",
+    torch.bfloat16: "tl.bfloat16", torch.int64: "tl.int64", torch.int32: "tl.int32", torch.bool: "tl.int1",
+}  # fmt: skip
+OPERATIONS = {
+    "abs": "tl.abs({0})", "neg": "-{0}", "relu": "tl.where({0} < 0, 0, {0})", "reciprocal": "1.0 / {0}",
+    "sqrt": "tl.sqrt_rn({0})", "rsqrt": "tl.rsqrt({0})", "sigmoid": "1.0 / (1.0 + tl.exp(-{0}))", "exp": "tl.exp({0})",
+    "exp2": "tl.exp2({0})", "log": "tl.log({0})", "log2": "tl.log2({0})", "sin": "tl.sin({0})", "cos": "tl.cos({0})",
+    "erf": "libdevice.erf({0})", "floor": "tl.floor({0})", "ceil": "tl.ceil({0})",
+    "sign": "({0} > 0).to({t}) - ({0} < 0).to({t})",
+    "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "truediv": "{0} / {1}", "div": "{0} // {1}",
+    "maximum": "larger({0}, {1})", "minimum": "smaller({0}, {1})",
+    "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}",
+    "gt": "{0} > {1}", "ge": "{0} >= {1}",
+    "bitwise_and": "{0} & {1}", "bitwise_or": "{0} | {1}", "bitwise_xor": "{0} ^ {1}", "bitwise_not": "~{0}",
+    "bitwise_left_shift": "{0} << {1}", "bitwise_right_shift": "{0} >> {1}",
+    "logical_and": "{0} & {1}", "logical_or": "{0} | {1}", "logical_not": "~{0}",
+    "isnan": "{0} != {0}", "isinf": "tl.abs({0}) == float('inf')", "where": "tl.where({0}, {1}, {2})",
+}  # fmt: skip
+LIBRARY = (
+    "expm1", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc",
+    "erfinv",
+    "lgamma", "trunc", "atan2", "pow", "fmod",
+)  # fmt: skip
+OPERATIONS |= {name: f"libdevice.{name}({{0}})" for name in LIBRARY}
+OPERATIONS |= {name: f"libdevice.{name}({{0}}, {{1}})" for name in ("atan2", "pow", "fmod")}
+OPERATIONS |= {"remainder": "remainder({0}, {1})", "round": "libdevice.rint({0})", "tanh": "libdevice.tanh({0})"}
+IN_FLOAT = {"tanh": "tanh({0})", "erf": "erf({0})"}
+# Name of a reduction: where nothing is, two values together, a row of a tile.
+REDUCTIONS = {
+    "sum": ("0", "{0} + {1}", "tl.sum({0}, {1})"),
+    "prod": ("1", "{0} * {1}", "tl.reduce({0}, {1}, product)"),
+    "max": ("lowest", "larger({0}, {1})", "tl.reduce({0}, {1}, larger)"),
+    "min": ("highest", "smaller({0}, {1})", "tl.reduce({0}, {1}, smaller)"),
+}
+
+
+def number(value: Any, dtype: torch.dtype) -> str:
+    """A number of a type as a tile of one element."""
+    text = f"float('{value}')" if isinstance(value, float) and not math.isfinite(value) else repr(value)
+    return f"tl.full([1, 1], {text}, {TYPES[dtype]})"
+
+
+def neutral(name: str, dtype: torch.dtype) -> str:
+    """What changes no result of a reduction."""
+    if (text := REDUCTIONS[name][0]) not in ("lowest", "highest"):
+        return text
+    if dtype.is_floating_point:
+        return "float('-inf')" if text == "lowest" else "float('inf')"
+    info = torch.iinfo(dtype) if dtype is not torch.bool else torch.iinfo(torch.uint8)
+    return str(info.min if text == "lowest" else info.max)

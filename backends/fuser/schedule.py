@@ -1,0 +1,145 @@
+"""How a kernel is laid out: the order of its loops, the tile of a program, and how many programs there are."""
+
+from dataclasses import dataclass
+
+from aotkit.backends.fuser.dependence import contiguous
+from aotkit.backends.fuser.kernels import LONGEST_WHOLE_ROW, Kernel
+from aotkit.backends.fuser.loops import Loops, below
+
+# Found by trying each on an H100, with the patterns of `aotkit bench patterns`.
+FLAT = 1024  # elements of a program where nothing is reduced
+TILE = 2048  # of a program of short rows, or of columns
+CHUNK = 8192  # of a long row
+SHARED_CHUNK = 2048  # of one that several programs share
+SIDE = 64  # of a tile that is read along rows and along columns
+NEIGHBOURS = 8  # at least, of rows that are next to each other in memory: 32 bytes of float32 are read at a time
+FEW, SOME, MANY = 8, 16, 32  # elements of a thread
+RESIDENT = 16  # warps on a multiprocessor that add up rows, with copies under way; without, twice as many
+STAGES = 3  # rows that are on their way at a time, where copies are of whole words
+WORD = 8  # elements
+MULTIPROCESSORS = 132  # of an H100; others have work enough for as many programs as well
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Sizes are in elements.
+
+    Attributes:
+        rows: axes of rows, the slowest first; those that a program adds up last.
+        inner: axes within rows.
+        row_block, inner_block: the tile; powers of two.
+        whole: whether a tile holds whole rows; else a program walks each row in chunks.
+        programs: how many programs walk the rows that are added up (1 if none are).
+        grid: programs in all: rows, then shares of a row.
+        warps: of 32 threads.
+        stages: how many chunks of a row are on their way at a time.
+    """
+
+    rows: tuple[int, ...]
+    inner: tuple[int, ...]
+    row_block: int
+    inner_block: int
+    whole: bool
+    programs: int
+    grid: tuple[int, int]
+    warps: int
+    stages: int
+
+
+def scheduled(loops: Loops, kernel: Kernel) -> Schedule:
+    """The schedule of a kernel. It sets the size of the axis of parts."""
+    order, nearest = _layout(loops, kernel)
+    if kernel.inner is None:
+        return _crossing(loops, order, nearest) if len(nearest) > 1 else _flat(loops, order)
+    inner = tuple(a for a in order if a in kernel.inner)
+    kept = [a for a in order if a in kernel.rows - kernel.summed]
+    rows = (*kept, *(a for a in order if a in kernel.summed))
+    if kernel.summed:
+        schedule = _summed(loops, rows, inner, kernel.summed)
+        assert kernel.partial_axis is not None
+        loops.sizes[kernel.partial_axis] = schedule.programs
+        return schedule
+    count, length = loops.size(rows), loops.size(inner)
+    if rows and not nearest <= kernel.inner:
+        row_block = _block(loops.sizes[rows[-1]], SIDE)
+        while row_block > NEIGHBOURS and count // row_block * kernel.shares < 2 * MULTIPROCESSORS:
+            row_block //= 2
+        inner_block, elements = _block(length, max(16, TILE // row_block)), FEW
+    else:
+        row_block, inner_block, elements = _row_tile(count, length, kernel.shares)
+    whole = inner_block >= length and kernel.shares == 1
+    grid = -(-count // row_block), kernel.shares
+    return Schedule(rows, inner, row_block, inner_block, whole, 1, grid, _warps(row_block * inner_block, elements), 1)
+
+
+def _flat(loops: Loops, order: list[int]) -> Schedule:
+    """All elements one after the other."""
+    size = loops.size(order)
+    block = _block(size, FLAT)
+    while block > 128 and -(-size // block) < MULTIPROCESSORS:
+        block //= 2
+    return Schedule((), tuple(order), 1, block, False, 1, (-(-size // block), 1), min(4, _warps(block, FEW)), 1)
+
+
+def _crossing(loops: Loops, order: list[int], nearest: set[int]) -> Schedule:
+    """Squares, for tensors of which one has neighbours where the other has rows."""
+    column, row = sorted(nearest, key=order.index)[-2:]
+    rows = (*(a for a in order if a not in (column, row)), column)
+    row_block, inner_block = _block(loops.sizes[column], SIDE), _block(loops.sizes[row], SIDE)
+    blocks = -(-loops.size(rows) // row_block) * -(-loops.sizes[row] // inner_block)
+    return Schedule(rows, (row,), row_block, inner_block, False, 1, (blocks, 1), 4, 1)
+
+
+def _row_tile(count: int, length: int, shares: int) -> tuple[int, int, int]:
+    """Rows and elements of a row in a tile, and elements of a thread."""
+    if shares > 1:
+        return 1, SHARED_CHUNK, FEW
+    if power_of_two(length) > LONGEST_WHOLE_ROW:
+        return 1, CHUNK, SOME
+    inner_block = power_of_two(length)
+    row_block = _block(count, max(1, TILE // inner_block))
+    while row_block > 1 and count // row_block < 2 * MULTIPROCESSORS:
+        row_block //= 2
+    return row_block, inner_block, SOME
+
+
+def _summed(loops: Loops, rows: tuple[int, ...], inner: tuple[int, ...], summed: frozenset[int]) -> Schedule:
+    """Whole rows, of which each program adds up some."""
+    count, length = loops.size(rows), loops.size(inner)
+    row_block, inner_block, elements = _row_tile(count, length, 1)
+    warps = _warps(row_block * inner_block, elements if row_block == 1 else MANY)
+    blocks, kept = -(-loops.size(summed) // row_block), loops.size(a for a in rows if a not in summed)
+    stages = STAGES if row_block == 1 and length % WORD == 0 else 1
+    resident = RESIDENT if stages > 1 else 2 * RESIDENT
+    programs = min(blocks, max(1, MULTIPROCESSORS * max(1, resident // warps) // kept))
+    return Schedule(rows, inner, row_block, inner_block, True, programs, (kept * programs, 1), warps, stages)
+
+
+def _warps(tile: int, elements: int) -> int:
+    return max(1, min(16, tile // (32 * elements)))
+
+
+def _layout(loops: Loops, kernel: Kernel) -> tuple[list[int], set[int]]:
+    """The axes, the slowest first, and those along which whole tensors have neighbours next to each other."""
+    step = dict.fromkeys(sorted(kernel.domain), 0)
+    anchors = [*(s.node for s in kernel.stores), *(p.node for p in kernel.partials), *kernel.reductions]
+    forms = [(s.node.type.itemsize, s.axes) for s in kernel.stores]
+    forms += [(n.type.itemsize, n.data[-2]) for n in below(anchors) if n.kind == "load"]
+    most = max((loops.size(a for a, _ in axes) for _, axes in forms), default=0)
+    nearest = set()
+    for size, axes in forms:
+        if axes and loops.size(a for a, _ in axes) == most:
+            nearest.add(contiguous(axes))
+            for axis, stride in axes:
+                if axis in step:
+                    step[axis] += size * abs(stride)
+    return sorted(step, key=lambda a: -step[a]), nearest & kernel.domain
+
+
+def power_of_two(n: int) -> int:
+    """The least power of two that is not below."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _block(size: int, most: int) -> int:
+    return min(power_of_two(size), most)

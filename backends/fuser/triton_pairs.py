@@ -1,0 +1,59 @@
+"""Pairs of reductions as lines of Triton's: what each chunk of a row changes, and what both are in the end."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from aotkit.backends.fuser.loops import Node
+
+
+class Exponentials:
+    """The largest value, and the sum of exp(x - center), in one walk: one exponential for each value."""
+
+    starts = ("float('-inf')", "0")
+
+    def __init__(self, of: Node, accumulators: Sequence[str]) -> None:
+        self.of, (self._top, self._sum) = of, accumulators
+
+    def each(self, value: str, mask: str | None) -> list[str]:
+        x, top, total = "next", self._top, self._sum
+        return [
+            f"{x} = {value}" if mask is None else f"{x} = tl.where({mask}, {value}, float('-inf'))",
+            f"scale = tl.exp(-tl.abs({x} - {top}))",
+            f"added = tl.where({x} > {top}, {total} * scale + 1.0, {total} + scale)",
+            f"{total} = tl.where({x} == float('-inf'), {total}, added)",
+            f"{top} = larger({top}, {x})",
+        ]
+
+    def first(self) -> str:
+        return f"tl.reduce({self._top}, 1, larger)[:, None]"
+
+    def second(self, center: str) -> str:
+        weighed = f"tl.where({self._sum} == 0, 0, {self._sum} * tl.exp({self._top} - {center}))"
+        return f"tl.sum({weighed}, 1)[:, None] + ({center} - {center})"
+
+
+class Squares:
+    """The sum, and the sum of the squares of x - center, in one walk."""
+
+    starts = ("0", "0", "0")
+
+    def __init__(self, of: Node, accumulators: Sequence[str]) -> None:
+        self.of, (self._mean, self._rest, self._count) = of, accumulators
+
+    def each(self, value: str, mask: str | None) -> list[str]:
+        mean, rest, count = self._mean, self._rest, self._count
+        lines = [f"{count} += 1", f"step = {value} - {mean}"]
+        if mask is not None:
+            lines = [f"{count} += tl.where({mask}, 1.0, 0.0)", f"step = tl.where({mask}, {value} - {mean}, 0)"]
+        divided = f"step / {count}" if mask is None else f"step / tl.maximum({count}, 1.0)"
+        return [*lines, f"moved = {divided}", f"{mean} += moved", f"{rest} += step * (step - moved)"]
+
+    def first(self) -> str:
+        return f"tl.sum({self._mean} * {self._count}, 1)[:, None]"
+
+    def second(self, center: str) -> str:
+        off = f"({self._mean} - {center})"
+        return f"tl.sum({self._rest} + {off} * {off} * {self._count}, 1)[:, None]"
+
+
+UPDATES: dict[str, Any] = {"exponentials": Exponentials, "squares": Squares}

@@ -1,0 +1,145 @@
+"""What a definition is made of while it is built: values over axes that may still be split or made equal."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from aotkit.backends.fuser.axes import Axis, Dims, leaves
+from aotkit.errors import CompileError
+
+Affine = tuple[tuple[Axis, int], ...]  # the sum of axis * stride
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor.
+
+    Attributes:
+        kind: "input" (data: its number and strides), "scalar" (its number; a number on the CPU), "constant" (data: the
+            number), "load" (data: the number of an input, strides by axis, offset; args: where it may be read, if not
+            everywhere), "index" (data: strides by axis, offset), "operation" (data: its name), "reduction" (data: its
+            name and axes).
+        order: the strides that it should have as a result: for each dimension, its rank from the innermost.
+    """
+
+    kind: str
+    type: torch.dtype
+    dims: Dims
+    args: tuple["Value", ...] = ()
+    data: Any = None
+    order: tuple[int, ...] | None = None
+
+    def dtype(self) -> torch.dtype:
+        return self.type
+
+    @property
+    def ndim(self) -> int:
+        return len(self.dims)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(size_of(axes) for axes in self.dims)
+
+
+def size_of(axes: Iterable[Axis]) -> int:
+    size = 1
+    for axis in axes:
+        size *= axis.size
+    return size
+
+
+def viewed(value: Value, dims: Sequence[Sequence[Axis]]) -> Value:
+    """The same values with other dimensions."""
+    return replace(value, dims=tuple(map(tuple, dims)), order=None)
+
+
+def index(axis: Axis, offset: int = 0, step: int = 1, dtype: torch.dtype = torch.int64) -> Value:
+    """The position along an axis, as a tensor of one dimension."""
+    return Value("index", dtype, ((axis,),), data=(((axis, step),), offset))
+
+
+class Substitution:
+    """Values anew, in which axes are others: `axis` becomes `new + offset`.
+
+    Args:
+        guard: where the new values may be read; None: everywhere.
+    """
+
+    def __init__(self, axes: Mapping[Axis, tuple[Axis, int]], guard: Value | None = None) -> None:
+        self._axes, self._guard = axes, guard
+        self._renames = guard is None and all(not offset for _, offset in axes.values())
+        self._done: dict[int, tuple[Value, Value]] = {}
+
+    def __call__(self, value: Value) -> Value:
+        if (found := self._done.get(id(value))) is None:
+            found = self._done[id(value)] = value, self._new(value)  # the value too, so that its id stays its own
+        return found[1]
+
+    def _new(self, value: Value) -> Value:
+        if value.kind == "reduction":
+            name, axes = value.data
+            bound = {a for a in leaves(axes) if a in self._axes}
+            if bound and not self._renames:  # those are of the reduction's own
+                rest = {a: new for a, new in self._axes.items() if a not in bound}
+                args = tuple(map(Substitution(rest, self._guard), value.args)) if rest else value.args
+                return replace(value, args=args, dims=self._dims(value.dims), order=None)
+            data: Any = name, self._list(axes)
+        elif value.kind in ("load", "index"):
+            data = self._affine(value.data)
+        else:
+            data = value.data
+        args = tuple(map(self, value.args))
+        if value.kind == "load" and self._guard is not None and data is not value.data:
+            args = (conjunction([*args, self._guard]),)
+        return replace(value, args=args, data=data, dims=self._dims(value.dims), order=None)
+
+    def _dims(self, dims: Dims) -> Dims:
+        return tuple(map(self._list, dims))
+
+    def _list(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
+        return tuple(self._axes[a][0] if a in self._axes else a for a in leaves(axes))
+
+    def _affine(self, data: Any) -> Any:
+        *rest, strides, offset = data
+        terms = spread(strides)
+        if not any(axis in self._axes for axis, _ in terms):
+            return data
+        new = []
+        for axis, stride in terms:
+            to, shift = self._axes.get(axis, (axis, 0))
+            new.append((to, stride))
+            offset += shift * stride
+        return *rest, tuple(new), offset
+
+
+def spread(strides: Affine) -> Affine:
+    """The same sum over the axes that those are made of now."""
+    result = []
+    for axis, stride in strides:
+        for leaf in reversed(axis.leaves()):
+            if leaf.size > 1:
+                result.append((leaf, stride))
+            stride *= leaf.size
+    return tuple(result)
+
+
+def conjunction(conditions: Sequence[Value]) -> Value:
+    """Where all of them hold."""
+    found = conditions[0]
+    for other in conditions[1:]:
+        found = Value("operation", torch.bool, found.dims or other.dims, (found, other), "logical_and")
+    return found
+
+
+def single(axes: Sequence[Axis], what: str) -> Axis:
+    """The one axis of a dimension.
+
+    Raises:
+        CompileError: there are several.
+    """
+    found = leaves(axes)
+    if len(found) != 1:
+        raise CompileError(f"{what} of a dimension of several axes")
+    return found[0]

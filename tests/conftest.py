@@ -18,6 +18,10 @@ from aotkit.torch_private import native
 
 def pytest_collection_finish():
     """What stays to the end is no garbage: looking for some in it took a sixth of the time of all tests."""
+    # As long as tests run, pytest listens to loggers that do not propagate; to this one torch describes each step of a
+    # compilation then, which took a tenth of it.
+    logging.getLogger("torch.__trace").propagate = True
+    gc.set_threshold(5000, 10, 10)  # of new objects: tracing makes thousands, which stay until it is done
     gc.freeze()
 
 
@@ -49,12 +53,6 @@ def forgetful():
 def unverified(monkeypatch):
     """For plug-ins that are wrong on purpose, to be judged by what comes after the stages."""
     monkeypatch.setenv("AOTKIT_VERIFY", "0")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_structured_trace():
-    """pytest listens to loggers that do not propagate; torch then describes each step of a compilation to this one."""
-    logging.getLogger("torch.__trace").propagate = True
 
 
 @pytest.fixture(scope="session", autouse=True)

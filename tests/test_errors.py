@@ -340,6 +340,7 @@ EVERYTHING_WRONG = {
 }
 
 
+@pytest.mark.usefixtures("only_the_verdict")
 @pytest.mark.parametrize("wrong", EVERYTHING_WRONG)
 def test_on_error_eager_warns_once_and_keeps_working(wrong, layer, x):
     options = {"backend": "nop", "partition": "default", **EVERYTHING_WRONG[wrong]}

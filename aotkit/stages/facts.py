@@ -47,6 +47,7 @@ class Facts:
         effects: what is done besides computing -> the nodes that do it.
         nodes: name of each -> what it calls, and gives.
         saved, taken: of two parts, what forward saves, integers first, and what stands for that in backward.
+        records: each node -> the same as in `nodes`; of two parts, names of which may be equal, all of them.
     """
 
     inputs: dict[str, tuple[Node, Kind]] = field(default_factory=dict)
@@ -56,6 +57,7 @@ class Facts:
     nodes: dict[str, Any] = field(default_factory=dict)
     saved: Sequence[tuple[Any, Kind]] = ()
     taken: Sequence[tuple[Node, Kind]] = ()
+    records: dict[Node, Any] = field(default_factory=dict)
 
 
 def facts_of(gm: GraphModule, num_outputs: int) -> Facts:
@@ -65,12 +67,14 @@ def facts_of(gm: GraphModule, num_outputs: int) -> Facts:
     for node in gm.graph.nodes:
         if effect := _effect(node):
             effects.setdefault(effect, []).append(node)
+    records = {node: record(node) for node in gm.graph.nodes}
     return Facts(
         inputs={node.name: (node, kind_of(node)) for node in gm.graph.find_nodes(op="placeholder")},
         results=[(result, kind_of(result)) for result in results],
         memory=[*_memory(results[:num_outputs])],
         effects=effects,
-        nodes={node.name: record(node) for node in gm.graph.nodes},
+        nodes={node.name: noted for node, noted in records.items()},
+        records=records,
     )
 
 
@@ -89,6 +93,7 @@ def together(joint: Facts, forward: Facts, backward: Facts, num_outputs: int) ->
         nodes=backward.nodes | forward.nodes,
         saved=sorted(forward.results[num_outputs:], key=lambda saved: not is_symbol(saved[0])),
         taken=[known for _, known in read[:first_tangent]],
+        records=forward.records | backward.records,
     )
 
 
@@ -136,7 +141,7 @@ def result_kind(value: Any) -> Kind:
 
 
 def _kinds(value: Any) -> list[Kind]:
-    return [*map(kind_of, pytree.tree_leaves(value))]
+    return [kind_of(value)] if isinstance(value, Tensor) else [*map(kind_of, pytree.tree_leaves(value))]
 
 
 def _numbers(sizes: Sequence[Any]) -> Sequence[int | None]:

@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 from aotkit.errors import CompileError
 from aotkit.passes import effect_tokens, source_line
 from aotkit.stages.calls import blaming
-from aotkit.stages.facts import Facts, derived, differ, facts_of, kind_of, record, together, without_tokens
+from aotkit.stages.facts import Facts, Kind, derived, differ, facts_of, kind_of, together, without_tokens
 from aotkit.torch_private.fake_tensors import is_data_dependent
 from aotkit.torch_private.fx import has_code
 
@@ -55,13 +55,12 @@ def well_formed(step: Step) -> Found:
 
 def described(step: Step) -> Found:
     """Each node notes in `meta["val"]` a value of the shape, dtype and device that its operator gives."""
-    for gm in step.graphs:
-        for node in gm.graph.nodes:
-            if node.op in ("placeholder", "call_function") and step.before.nodes.get(node.name) != record(node):
-                yield from _misdescribed(node)
+    for node, noted in step.after.records.items():
+        if node.op in ("placeholder", "call_function") and step.before.nodes.get(node.name) != noted:
+            yield from _misdescribed(node, noted[-1])
 
 
-def _misdescribed(node: Node) -> Found:
+def _misdescribed(node: Node, noted: Sequence[Kind]) -> Found:
     if "val" not in node.meta:
         # torch itself leaves it out where a partitioner keeps the state of a generator.
         if node.users and getattr(node.target, "namespace", "") != "higher_order":
@@ -73,7 +72,6 @@ def _misdescribed(node: Node) -> Found:
         if not is_data_dependent(e) and not isinstance(e, NotImplementedError):
             yield f"its operator does not take these inputs: {e}", node
         return
-    noted = record(node)[-1]
     for said, found in zip(noted, kinds, strict=False):
         if differ(said, found):
             yield f"it notes {said}; its operator gives {found}", node

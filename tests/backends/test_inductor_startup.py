@@ -47,9 +47,13 @@ def test_another_backend_starts_no_program():
 
 def test_a_second_process_compiles_and_probes_nothing():
     """In the user's cache, which is warm in all but the first run of the tests: probing takes 20 seconds."""
-    for _ in range(2):
+
+    def told():
         done = subprocess.run([sys.executable, "-c", PROGRAM], check=True, text=True, stdout=subprocess.PIPE)
-    assert json.loads(done.stdout.splitlines()[-1]) == {"hit": 3, "miss": 0, "bypass": 0, "probes": 0}
+        return json.loads(done.stdout.splitlines()[-1])
+
+    warm = {"hit": 3, "miss": 0, "bypass": 0, "probes": 0}
+    assert told() == warm or told() == warm
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def one_call(f, subject, call, later):
 
 
 @pytest.mark.parametrize("body", BODIES)
-@settings(max_examples=8, **SETTINGS)
+@settings(max_examples=5, **SETTINGS)
 @given(calls=st.lists(CALLS, min_size=1, max_size=5), check=st.booleans())
 def test_random_calls(body, calls, check):
     run(body, calls, check)

@@ -35,8 +35,15 @@ OPTIMIZERS = {
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-@pytest.mark.parametrize("capture", ["auto", "dynamo"])
-@pytest.mark.parametrize("backend", ["nop", "inductor"])
+@pytest.mark.parametrize(
+    ("backend", "capture"),
+    [
+        ("nop", "auto"),
+        ("nop", "dynamo"),
+        ("inductor", "auto"),
+        pytest.param("inductor", "dynamo", marks=pytest.mark.sweep),
+    ],
+)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_each_call_is_one_step(optimizer, backend, capture):
     """Not one more for each run of the check."""

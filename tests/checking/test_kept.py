@@ -85,7 +85,7 @@ def test_constants_of_the_code_are_told_apart():
     assert not first_call(model=Doubled).kept
 
 
-def test_a_wrong_compiler_is_found_though_a_right_one_was_there_before():
+def test_a_wrong_compiler_is_found_though_a_right_one_was_there_before(only_the_verdict):
     first_call()
 
     def wrong(gm, inputs):
@@ -108,7 +108,7 @@ def test_a_compiler_that_does_not_tell_its_code_is_always_checked():
     assert not first_call(backend=backend).kept
 
 
-def test_a_wrapper_of_what_tells_its_code_tells_nothing():
+def test_a_wrapper_of_what_tells_its_code_tells_nothing(only_the_verdict):
     def wrapped(gm, inputs):
         run = lambda *values: gm(*values)  # noqa: E731
         run.source = "all of it"

@@ -86,7 +86,11 @@ def test_the_demo_fails_if_a_backend_is_wrong(small, capsys, monkeypatch):
     def wrong(gm, example_inputs):
         return lambda *inputs: [x * 2 if x.is_floating_point() else x for x in gm(*inputs)]
 
+    def missing():
+        raise ImportError("no module named transformers")
+
     options = {"backends": [wrong], "partitions": ["default"], "seconds": 0.0}
+    monkeypatch.setattr("aotkit.benchmark.workloads.gpt2", missing)
     monkeypatch.setattr("aotkit.benchmark.bench", lambda *args, **chosen: bench(*args, **{**chosen, **options}))
     assert cli.main(["demo"]) == 1
     assert "differs by up to" in capsys.readouterr().out

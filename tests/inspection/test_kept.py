@@ -120,6 +120,7 @@ def test_graphs_of_the_zoo(case, partition, device):
 
 # Said inside of TorchDynamo, which hides it, of what goes from one graph to the next.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.thinned
 @pytest.mark.parametrize("partition", PARTITIONS)
 @pytest.mark.parametrize("work", ["tutorial", "residual", "gpt2"])
 def test_graphs_of_workloads(work, partition):

@@ -1,21 +1,50 @@
 """Every partitioner on every workload: the numbers of eager, and the exact cut never above the others."""
 
+import itertools
+
 import pytest
 import torch
 from functorch.compile import aot_function, ts_compile
 
 from aotkit.partitioners import default, min_cut, nx_min_cut
 from aotkit.passes.nodes import is_random
+from tests.partitioners.conftest import WORKLOADS
 
 PARTITIONS = {"default": default.partition, "min_cut": min_cut.partition, "nx_min_cut": nx_min_cut.partition}
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["static", "dynamic"])
-def splits(request, split, workload):
+# With open sizes: one for each kind of operators.
+WITH_OPEN_SIZES = {
+    "tutorial",
+    "mlp",
+    "fused_attention",
+    "convolution",
+    "views",
+    "masked",
+    "unused_draws",
+    "gradient_noise",
+}
+
+
+def traces():
+    for workload, dynamic in itertools.product(WORKLOADS, (False, True)):
+        marks = [pytest.mark.sweep] if dynamic and workload.name not in WITH_OPEN_SIZES else []
+        yield pytest.param((workload, dynamic), marks=marks, id=f"{workload.name}-{'dynamic' if dynamic else 'static'}")
+
+
+@pytest.fixture(scope="module", params=traces())
+def traced(request):
+    """A workload, and whether its sizes are open."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def splits(traced, split):
     """What each partitioner makes of a workload, compared with eager: traced once for all tests."""
     torch.manual_seed(0)
+    workload, dynamic = traced
     inputs = workload.inputs()
-    return {name: split(p, workload.function, *inputs, dynamic=request.param) for name, p in PARTITIONS.items()}
+    return {name: split(p, workload.function, *inputs, dynamic=dynamic) for name, p in PARTITIONS.items()}
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
@@ -48,6 +77,6 @@ def test_no_expensive_operator_runs_twice(splits):
     assert not [n for n in names if any(word in n for word in ("mm", "conv", "attention", "pool", "dropout", "rand"))]
 
 
-def test_noise_on_gradients_is_drawn_in_the_backward_pass(splits, workload):
+def test_noise_on_gradients_is_drawn_in_the_backward_pass(splits, traced):
     draws = [node.name for node in splits["nx_min_cut"].backward.graph.nodes if is_random(node)]
-    assert bool(draws) == (workload.name == "gradient_noise")
+    assert bool(draws) == (traced[0].name == "gradient_noise")

@@ -275,8 +275,8 @@ class Block(nn.Module):
         return x + self.dropout(self.down(F.gelu(self.up(self.norm2(x)))))
 
 
-LAYERS = [("nop", p) for p in aotkit.list_partitioners()]
-SLOW_LAYERS = [("inductor", p) for p in aotkit.list_partitioners()]
+LAYERS = [*(("nop", p) for p in aotkit.list_partitioners()), ("inductor", "nx_min_cut")]
+SLOW_LAYERS = [("inductor", p) for p in aotkit.list_partitioners() if p != "nx_min_cut"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """A step that one process has compiled and saved runs in another, as it is, or is refused with the difference."""
 
+import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -24,11 +26,26 @@ def own_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("AOTKIT_KEEP", "1")
 
 
+@pytest.fixture(scope="module")
+def saved_once(tmp_path_factory):
+    """The folder with a step that was saved, and with the key that signs it, for each way of capture."""
+
+    @functools.cache
+    def save(capture):
+        folder = tmp_path_factory.mktemp(capture)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("aotkit.keep.store.cache_folder", lambda: folder / "cache")
+            aotkit.compile(model(), capture=capture).save(folder / "a step", X, power=2)
+        return folder
+
+    return save
+
+
 @pytest.fixture
-def saved(request, tmp_path):
-    path = tmp_path / "a step"
-    aotkit.compile(model(), capture=getattr(request, "param", "auto")).save(path, X, power=2)
-    return path
+def saved(request, tmp_path, saved_once):
+    """A file of the test's own, which it may change."""
+    shutil.copytree(saved_once(getattr(request, "param", "auto")), tmp_path, dirs_exist_ok=True)
+    return tmp_path / "a step"
 
 
 @pytest.mark.parametrize("saved", ["auto", "dynamo"], indirect=True)

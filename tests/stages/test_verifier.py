@@ -345,6 +345,7 @@ def test_without_the_switch_nothing_of_it_runs(value, monkeypatch):
         compile_()
 
 
+@pytest.mark.usefixtures("only_the_verdict")
 def test_faults_that_fail_at_the_door_already():
     """All others are the check's, to which tests/testing/test_faults.py leaves these, too."""
     partitions = [f for f in FAULTS if f.subject == "partitions"]

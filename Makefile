@@ -4,6 +4,8 @@
 PYTHON ?= python3
 TORCH ?= 2.13.0
 VENV ?= .venv
+# For the tests of backend `fuser` on a CPU, in a folder of its own: among the packages, Inductor would use it.
+TRITON ?= 3.9.0
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PIP := $(PY) -m pip --disable-pip-version-check -qq
@@ -84,4 +86,8 @@ $(STAMP): pyproject.toml
 	@echo "installing aotkit and its tools ..."
 	@rm -rf build *.egg-info
 	@$(PIP) install --no-compile -e . --group dev
+	@echo "installing Triton $(TRITON) into $(VENV)/interpreter, for its interpreter ..."
+	@rm -rf $(VENV)/interpreter
+	@$(PIP) install --no-deps --no-compile --target $(VENV)/interpreter triton==$(TRITON) \
+	    || echo "no Triton, which there is for Linux alone: the tests of backend fuser's kernels are skipped"
 	@touch $@

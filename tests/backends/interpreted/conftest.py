@@ -1,0 +1,24 @@
+"""Kernels of the backend `fuser` on the CPU: tests/backends/test_fuser.py runs these tests, in a process of their own."""
+
+import pytest
+from triton.language import extra
+from triton.runtime import interpreter
+
+from tests.backends.interpreted import libdevice
+
+
+@pytest.fixture(scope="session", autouse=True)
+def as_on_a_device():
+    """With a library of functions, and without tests for overflows, which take half of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extra, "libdevice", libdevice, raising=False)
+        patch.setattr(
+            interpreter.interpreter_builder, "options", interpreter.InterpreterOptions(sanitize_overflow=False)
+        )
+        yield
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        # What NumPy says of elements that a mask leaves out, and of infinities.
+        item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))

@@ -1,0 +1,46 @@
+"""Inputs with strides, and results in the layout of ATen's."""
+
+import pytest
+import torch
+
+import aotkit
+from tests.backends.interpreted.comparing import agree, comparing
+
+LAYOUTS = {
+    "dense": lambda: torch.randn(2, 3, 4, 5),
+    "transposed": lambda: torch.randn(5, 3, 4, 2).transpose(0, 3),
+    "permuted": lambda: torch.randn(4, 2, 5, 3).permute(1, 3, 0, 2),
+    "expanded": lambda: torch.randn(2, 1, 4, 1).expand(2, 3, 4, 5),
+    "one value": lambda: torch.randn(()).expand(2, 3, 4, 5),
+    "a part": lambda: torch.randn(3, 4, 6, 9)[1:, :3, 1:5, 2:7],
+    "every second": lambda: torch.randn(4, 3, 8, 5)[::2, :, ::2],
+    "channels last": lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "overlapping": lambda: torch.randn(40).as_strided((2, 3, 4, 5), (6, 5, 3, 1), 2),
+}
+
+
+def function(x, y):
+    return x * 2, (x + y).softmax(-1), (x * y).sum(1), x.amax((0, 2)) + 1, x.transpose(1, 2) * y.transpose(1, 2)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_inputs_with_strides(layout):
+    x = LAYOUTS[layout]()
+    agree(function, x, torch.randn(2, 3, 4, 5))
+    agree(lambda y, x: y * x, torch.randn(2, 3, 4, 5), x)
+    agree(lambda x: x * x.sum((1, 3), keepdim=True), x)
+
+
+def test_a_compiled_function_meets_other_layouts():
+    regions = []
+    fn = aotkit.compile(lambda x: x.exp().sum(0), backend=comparing(regions), check=False)
+    for x in (torch.randn(4, 6), torch.randn(6, 4).t(), torch.randn(8, 12)[::2, ::2], torch.randn(1, 6).expand(4, 6)):
+        fn(x)
+    assert regions
+
+
+def test_gradients_that_are_expanded():
+    regions = []
+    x = torch.randn(4, 6, requires_grad=True)
+    aotkit.compile(lambda x: (x * x).sin(), backend=comparing(regions), check=False)(x).sum().backward()
+    assert len(regions) == 2

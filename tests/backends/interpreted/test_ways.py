@@ -1,0 +1,186 @@
+"""The ways in which rows are walked, on small tensors: with small limits, each takes the one that a large one takes."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from aotkit.backends.fuser import kernels, schedule
+from aotkit.backends.fuser.pairs import paired
+from tests.backends.interpreted.comparing import fused, train
+
+SMALL_LIMITS = {
+    kernels: {"LONGEST_WHOLE_ROW": 32, "SHORT_ROW": 32, "SHORT_COLUMN": 16, "FEWEST_ROWS": 4},
+    schedule: {"LONGEST_WHOLE_ROW": 32, "LONG_CHUNK": 16, "TILE": 64, "MULTIPROCESSORS": 2, "WARPS": 1},
+}
+
+
+def ways(region):
+    """What the kernels of a region do."""
+    compiled = fused(region)
+    for kernel, launch in zip(compiled.plan.kernels, compiled.launches, strict=True):
+        way = launch.schedule
+        yield "flat" if kernel.inner is None else "whole rows" if way.whole else "chunks"
+        if kernel.shares > 1:
+            yield "shared rows"
+        elif kernel.inner is not None and not way.whole:
+            yield from (pair.kind for pair in paired(kernel.reductions).values())
+        if kernel.summed:
+            yield "column sums"
+            if way.programs < compiled.plan.loops.size(kernel.summed) // way.row_block:
+                yield "several blocks of rows"
+        if way.row_block > 1:
+            yield "several rows"
+
+
+def rand(*shape, shift=0.0):
+    return (torch.randn(shape) + shift).requires_grad_()
+
+
+SMALL, SHARED = {}, {}
+
+
+def case(cases, *expected, **inputs):
+    """Registers a function with what its kernels do; inputs are shapes, or functions that make one."""
+
+    def register(fn):
+        cases[fn.__name__] = fn, inputs.values(), expected
+        return fn
+
+    return register
+
+
+def arguments(inputs):
+    return [make() if callable(make) else rand(*make) for make in inputs]
+
+
+@case(SMALL, "chunks", "exponentials", x=(3, 39))
+def softmax_of_long_rows(x):
+    return x.softmax(-1)
+
+
+@case(SMALL, "whole rows", "several rows", x=(70, 7))
+def softmax_of_short_rows(x):
+    return x.softmax(-1)
+
+
+@case(SMALL, "chunks", "exponentials", x=(71,))
+def softmax_of_one_row(x):
+    return x.softmax(-1)
+
+
+@case(SMALL, "chunks", "exponentials", "several rows", x=(3, 39, 9))
+def softmax_of_columns(x):
+    return x.softmax(1)
+
+
+@case(SMALL, "chunks", "exponentials", x=(6, 39))
+def masked_softmax(x):
+    return torch.where(x > 0, x, -torch.inf).softmax(-1)
+
+
+@case(SMALL, "chunks", "squares", x=lambda: rand(7, 39, shift=100), weight=(39,), bias=(39,))
+def layer_norm_of_long_rows(x, weight, bias):
+    return F.layer_norm(x, (39,), weight, bias)
+
+
+@case(SMALL, "column sums", "several blocks of rows", x=lambda: rand(40, 23, shift=100), weight=(23,), bias=(23,))
+def layer_norm(x, weight, bias):
+    return F.layer_norm(x, (23,), weight, bias)
+
+
+@case(SMALL, "column sums", x=(5, 8, 9), scale=(5, 9), shift=(5, 9))
+def adaptive_layer_norm(x, scale, shift):
+    return F.layer_norm(x, (9,)) * (1 + scale[:, None]) + shift[:, None]
+
+
+@case(SMALL, "chunks", "exponentials", x=(10, 71), target=lambda: torch.randint(71, (10,)))
+def cross_entropy(x, target):
+    return F.cross_entropy(x, target, label_smoothing=0.1) + 1e-2 * x.logsumexp(-1).square().mean()
+
+
+@case(SMALL, "chunks", "exponentials", x=(17, 17), target=lambda: torch.arange(17))
+def cross_entropies_of_rows_and_columns(x, target):
+    return F.cross_entropy(x, target) + F.cross_entropy(x.t(), target)
+
+
+@case(SMALL, "column sums", x=(3, 8, 3, 5), weight=(8,), bias=(8,))
+def group_norm(x, weight, bias):
+    return F.silu(F.group_norm(x, 4, weight, bias))
+
+
+@case(SMALL, "chunks", "squares", x=(3, 4, 3, 5), weight=(4,), bias=(4,))
+def batch_norm(x, weight, bias):
+    return F.relu(F.batch_norm(x, None, None, weight, bias, training=True))
+
+
+@case(SMALL, "chunks", "squares", x=(3, 4, 5, 9))
+def instance_norm(x):
+    return F.leaky_relu(F.instance_norm(x))
+
+
+@case(SMALL, "chunks", "exponentials", x=(17, 17))
+def with_its_transpose(x):
+    return x + x.t() * 2 + x.softmax(0)
+
+
+@case(SMALL, "chunks", "exponentials", x=(10, 39))
+def rows_and_columns(x):
+    return x.softmax(-1) * x.sum(0)
+
+
+@case(SMALL, "flat", x=(2, 3, 5, 8), cos=(5, 8), sin=(5, 8))
+def rotary_embedding(x, cos, sin):
+    return x * cos + torch.cat((-x[..., 4:], x[..., :4]), -1) * sin
+
+
+@case(SMALL, "column sums", x=(40, 7), weight=(7,))
+def norm_and_scale(x, weight):
+    return x / x.norm(dim=-1, keepdim=True) * weight
+
+
+@case(SHARED, "shared rows", x=(9, 1003))
+def sum_of_all(x):
+    return (x * x).sum()
+
+
+@case(SHARED, "shared rows", x=(1030, 9))
+def sum_of_columns(x):
+    return (x * x).sum(0)
+
+
+@case(SHARED, "shared rows", x=(4500, 2))
+def normalised_columns(x):
+    return x / x.norm(dim=0)
+
+
+@case(SHARED, "shared rows", x=(2, 8300))
+def softmax_of_few_rows(x):
+    return x.softmax(1)
+
+
+@case(SHARED, "shared rows", x=(5, 2, 1650), weight=(2,), bias=(2,))
+def batch_norm_of_few_channels(x, weight, bias):
+    return F.batch_norm(x, None, None, weight, bias, training=True)
+
+
+@case(SHARED, "shared rows", x=(1030, 9), bias=(9,))
+def bias_and_gelu(x, bias):
+    return F.gelu(x + bias)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_rows_and_chunks(name, monkeypatch):
+    for module, limits in SMALL_LIMITS.items():
+        for limit, number in limits.items():
+            monkeypatch.setattr(module, limit, number)
+    fn, inputs, expected = SMALL[name]
+    regions = train(fn, *arguments(inputs))
+    assert {*expected} <= {w for region in regions for w in ways(region)}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_rows_of_several_programs(name, monkeypatch):
+    monkeypatch.setattr(kernels, "SHORT_ROW", 512)
+    fn, inputs, expected = SHARED[name]
+    regions = train(fn, *arguments(inputs))
+    assert {*expected} <= {w for region in regions for w in ways(region)}

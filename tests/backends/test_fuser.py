@@ -1,0 +1,61 @@
+"""The backend `fuser`: its kernels on the CPU, by Triton's interpreter, and on a GPU where there is one."""
+
+import ast
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import aotkit
+from aotkit.backends.fuser import triton_code
+from tests.backends.fusion_cases import CASES, inputs_of
+from tests.source_names import is_private, names_used
+
+ROOT = Path(__file__).resolve().parents[2]
+FUSER = Path(aotkit.__file__).parent / "backends" / "fuser"
+# Not among the installed packages, where Inductor would compile for CPUs otherwise: `make install` puts it there.
+TRITON = Path(sys.prefix) / "interpreter"
+
+
+def test_its_kernels_in_the_interpreter():
+    if not (TRITON / "triton").is_dir():
+        pytest.skip(f"Triton is not in {TRITON}: `make install` puts it there")
+    # Without the variables by which pytest and its workers talk to each other.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TRITON), os.environ.get("PYTHONPATH")]))
+    environment["TRITON_INTERPRET"] = "1"
+    tests = sorted((ROOT / "tests" / "backends" / "interpreted").glob("test_*.py"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, tests)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", sorted(FUSER.glob("*.py")), ids=lambda path: path.name)
+def test_private_names_are_not_used(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = [n for root in ("torch", "triton") for n in names_used(tree, path, root) if not n.startswith("torch.ops.")]
+    assert [n for n in names if is_private(n)] == []
+
+
+def test_private_names_are_not_in_its_code():
+    texts = [triton_code.HEADER, *map("x = {}".format, triton_code.OPERATIONS.values())]
+    texts += ["x = " + text for _, *more in triton_code.REDUCTIONS.values() for text in more]
+    for text in texts:
+        names = [n.attr for n in ast.walk(ast.parse(text.replace("{", "").replace("}", ""))) if hasattr(n, "attr")]
+        assert [n for n in names if n.startswith("_")] == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_equal_eager(name, dtype):
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("needs Triton")
+    fn, args = inputs_of(name, dtype, "cuda")
+    assert aotkit.check(fn, *args, backend=aotkit.by_region("fuser", strict=True, min_region_size=1)).passed

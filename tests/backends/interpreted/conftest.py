@@ -1,4 +1,4 @@
-"""Kernels of the backend `fuser` on the CPU: tests/backends/test_fuser.py runs these tests, in a process of their own."""
+"""Kernels of the backend `fuser` on the CPU; tests/backends/test_fuser.py runs these tests, in another process."""
 
 import pytest
 from triton.language import extra

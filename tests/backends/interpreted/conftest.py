@@ -4,6 +4,7 @@ import pytest
 from triton.language import extra
 from triton.runtime import interpreter
 
+from aotkit.backends.fuser import kernels, schedule
 from tests.backends.interpreted import libdevice
 
 
@@ -12,10 +13,22 @@ def as_on_a_device():
     """With a library of functions, and without tests for overflows, which take half of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(extra, "libdevice", libdevice, raising=False)
-        patch.setattr(
-            interpreter.interpreter_builder, "options", interpreter.InterpreterOptions(sanitize_overflow=False)
-        )
+        patch.setattr(interpreter.interpreter_builder, "options", interpreter.InterpreterOptions(sanitize_overflow=False))
         yield
+
+
+@pytest.fixture
+def limit(monkeypatch):
+    """Sets limits of the plan and of schedules, by their names, so that small tensors are walked as large ones are."""
+
+    def set_limits(**limits):
+        for name, number in limits.items():
+            having = [module for module in (kernels, schedule) if hasattr(module, name)]
+            assert having, f"there is no limit {name}"
+            for module in having:
+                monkeypatch.setattr(module, name, number)
+
+    return set_limits
 
 
 def pytest_collection_modifyitems(items):

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from aotkit.backends.fuser import kernels, schedule
 from tests.backends.interpreted.comparing import agree, train
 
 TINY = torch.finfo(torch.float32).tiny
@@ -21,7 +20,7 @@ ROWS = {
     "large": [3e38, -3e38, 1e38, 0.0, 1.0],
 }
 VALUES = torch.tensor(list(ROWS.values()))
-LONG = {(kernels, "LONGEST_WHOLE_ROW"): 2, (schedule, "LONGEST_WHOLE_ROW"): 2, (schedule, "LONG_CHUNK"): 2}
+LONG = {"LONGEST_WHOLE_ROW": 2, "CHUNK": 2}
 
 
 def extremes(x):
@@ -59,10 +58,9 @@ def norms(x):
 
 @pytest.mark.parametrize("long", [False, True], ids=["whole", "chunks"])
 @pytest.mark.parametrize("fn", [extremes, softmaxes, choices, conditions, arithmetic, sums, norms])
-def test_special_values(fn, long, monkeypatch):
+def test_special_values(fn, long, limit):
     if long:
-        for (module, name), limit in LONG.items():
-            monkeypatch.setattr(module, name, limit)
+        limit(**LONG)
     # Welford's algorithm has no mean of numbers whose difference is infinite.
     values = VALUES[:-1] if fn is norms else VALUES
     args = values[:, [1, 0, 2, 4, 3]], values.half()
@@ -71,9 +69,8 @@ def test_special_values(fn, long, monkeypatch):
 
 
 @pytest.mark.xfail(reason="Welford's algorithm has a mean of NaN where a value is infinite", strict=True)
-def test_a_sum_next_to_a_variance(monkeypatch):
-    for (module, name), limit in LONG.items():
-        monkeypatch.setattr(module, name, limit)
+def test_a_sum_next_to_a_variance(limit):
+    limit(**LONG)
     agree(lambda x: (x.sum(1), x.var(1)), VALUES)
 
 

@@ -4,14 +4,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from aotkit.backends.fuser import kernels, schedule
 from aotkit.backends.fuser.pairs import paired
 from tests.backends.interpreted.comparing import fused, train
 
 SMALL_LIMITS = {
-    kernels: {"LONGEST_WHOLE_ROW": 32, "SHORT_ROW": 32, "SHORT_COLUMN": 16, "FEWEST_ROWS": 4},
-    schedule: {"LONGEST_WHOLE_ROW": 32, "LONG_CHUNK": 16, "TILE": 64, "MULTIPROCESSORS": 2, "WARPS": 1},
-}
+    "LONGEST_WHOLE_ROW": 32, "SHORT_ROW": 32, "SHORT_COLUMN": 16, "FEWEST_ROWS": 4, "ONE_PROGRAM": 0, "CHUNK": 16,
+    "TILE": 64, "SIDE": 8, "MULTIPROCESSORS": 2, "RESIDENT": 1,
+}  # fmt: skip
 
 
 def ways(region):
@@ -19,7 +18,10 @@ def ways(region):
     compiled = fused(region)
     for kernel, launch in zip(compiled.plan.kernels, compiled.launches, strict=True):
         way = launch.schedule
-        yield "flat" if kernel.inner is None else "whole rows" if way.whole else "chunks"
+        if kernel.inner is None:
+            yield "tiles" if way.rows else "flat"
+        else:
+            yield "whole rows" if way.whole else "chunks"
         if kernel.shares > 1:
             yield "shared rows"
         elif kernel.inner is not None and not way.whole:
@@ -128,7 +130,7 @@ def rows_and_columns(x):
     return x.softmax(-1) * x.sum(0)
 
 
-@case(SMALL, "flat", x=(2, 3, 5, 8), cos=(5, 8), sin=(5, 8))
+@case(SMALL, x=(2, 3, 5, 8), cos=(5, 8), sin=(5, 8))
 def rotary_embedding(x, cos, sin):
     return x * cos + torch.cat((-x[..., 4:], x[..., :4]), -1) * sin
 
@@ -136,6 +138,16 @@ def rotary_embedding(x, cos, sin):
 @case(SMALL, "column sums", x=(40, 7), weight=(7,))
 def norm_and_scale(x, weight):
     return x / x.norm(dim=-1, keepdim=True) * weight
+
+
+@case(SMALL, "tiles", x=(17, 17))
+def rows_plus_columns(x):
+    return x + x.t()
+
+
+@case(SMALL, x=(4, 7), index=lambda: torch.randint(7, (4, 1)))
+def chosen_of_rows(x, index):
+    return (x.exp().gather(1, index) * x).sin()
 
 
 @case(SHARED, "shared rows", x=(9, 1003))
@@ -169,18 +181,18 @@ def bias_and_gelu(x, bias):
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_rows_and_chunks(name, monkeypatch):
-    for module, limits in SMALL_LIMITS.items():
-        for limit, number in limits.items():
-            monkeypatch.setattr(module, limit, number)
+def test_rows_and_chunks(name, limit):
+    limit(**SMALL_LIMITS)
     fn, inputs, expected = SMALL[name]
     regions = train(fn, *arguments(inputs))
+    print(name, sorted({w for region in regions for w in ways(region)}))
     assert {*expected} <= {w for region in regions for w in ways(region)}
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_rows_of_several_programs(name, monkeypatch):
-    monkeypatch.setattr(kernels, "SHORT_ROW", 512)
+def test_rows_of_several_programs(name, limit):
+    limit(SHORT_ROW=512, ONE_PROGRAM=0)
     fn, inputs, expected = SHARED[name]
     regions = train(fn, *arguments(inputs))
+    print(name, sorted({w for region in regions for w in ways(region)}))
     assert {*expected} <= {w for region in regions for w in ways(region)}

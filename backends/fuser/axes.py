@@ -52,7 +52,13 @@ class Axes:
         self._tensors: list[Dims] = []
 
     def known(self, dims: Dims) -> Dims:
-        """Remember the dimensions of a tensor, to hold its axes apart."""
+        """Remember the dimensions of a tensor, to hold its axes apart.
+
+        Raises:
+            Conflict: it has one axis twice.
+        """
+        if _repeats(dims):
+            raise Conflict
         self._tensors.append(dims)
         return dims
 

@@ -90,25 +90,26 @@ class Operations:
 
     def _aligned(self, operands: list[Value]) -> tuple[list[Value], Dims]:
         """The operands over common axes, and the dimensions of what is computed of them."""
-        dims: list[tuple[Axis, ...]] = [()] * max(x.ndim for x in operands)
+        dims: Dims = ((),) * max(x.ndim for x in operands)
         aligned: list[Value] = []
         for x in operands:
             try:
-                self._align(x, dims)
+                dims = self._together(x, dims)
             except Conflict:  # x and x.T: what the other is computed of is computed anew along axes of its own
                 names = {axis: (Axis(axis.size), 0) for axis in leaves(a for axes in x.dims for a in axes)}
                 x = Substitution(names)(x)
                 self._axes.known(x.dims)
-                self._align(x, dims)
+                dims = self._together(x, dims)
             aligned.append(x)
-            for d, axes in enumerate(reversed(x.dims), 1):
-                dims[-d] = dims[-d] or axes
-        return aligned, tuple(dims)
+        return aligned, dims
 
-    def _align(self, x: Value, dims: list[tuple[Axis, ...]]) -> None:
-        for d, axes in enumerate(reversed(x.dims), 1):
-            if axes and dims[-d]:
-                self._axes.unify(axes, dims[-d])
+    def _together(self, x: Value, dims: Dims) -> Dims:
+        """The dimensions of what is computed of both."""
+        own = ((),) * (len(dims) - x.ndim) + x.dims
+        for axes, other in zip(own, dims, strict=True):
+            if axes and other:
+                self._axes.unify(axes, other)
+        return self._axes.known(tuple(other or axes for axes, other in zip(own, dims, strict=True)))
 
     def cast(self, x: Value, dtype: torch.dtype) -> Value:
         x = self.read(x)

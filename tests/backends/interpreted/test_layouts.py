@@ -44,3 +44,13 @@ def test_gradients_that_are_expanded():
     x = torch.randn(4, 6, requires_grad=True)
     aotkit.compile(lambda x: (x * x).sin(), backend=comparing(regions), check=False)(x).sum().backward()
     assert len(regions) == 2
+
+
+def test_a_tensor_along_two_dimensions():
+    """One loop for both would walk the diagonal."""
+    x, y = torch.randn(5), torch.randn(3, 5, 7)
+    agree(lambda x: x[:, None] * x, x)
+    agree(lambda x: (x[:, None] - x).exp().sum(1), x)
+    agree(lambda x: torch.where(x > 0, x[:, None], x), x)
+    agree(lambda y: (y[:, :, None] - y[:, None]).square().sum(-1), y)
+    agree(lambda y: torch.where(y[0] > 0.1, y[:, :, None], y[0]).amax(1), y)

@@ -15,10 +15,10 @@ class Exponentials:
         self.of, (self._top, self._sum) = of, accumulators
 
     def each(self, value: str, mask: str | None) -> list[str]:
-        x, top, total = "next", self._top, self._sum
+        x, top, total = "next", self._top, self._sum  # an infinity next to another one is not subtracted
         return [
             f"{x} = {value}" if mask is None else f"{x} = tl.where({mask}, {value}, float('-inf'))",
-            f"scale = tl.exp(-tl.abs({x} - {top}))",
+            f"scale = tl.where({x} == {top}, 1.0, tl.exp(-tl.abs({x} - {top})))",
             f"added = tl.where({x} > {top}, {total} * scale + 1.0, {total} + scale)",
             f"{total} = tl.where({x} == float('-inf'), {total}, added)",
             f"{top} = larger({top}, {x})",

@@ -89,7 +89,9 @@ def test_equal_nodes_are_one():
     x = loops.node("load", torch.float32, (), (0, (), ((axis, 1),), 0))
     assert x is loops.node("load", torch.float32, (), (0, (), ((axis, 1),), 0))
     assert loops.node("operation", torch.float32, (x,), "sin") is loops.node("operation", torch.float32, (x,), "sin")
-    assert loops.node("operation", torch.float32, (x,), "sin") is not loops.node("operation", torch.float32, (x,), "cos")
+    assert loops.node("operation", torch.float32, (x,), "sin") is not loops.node(
+        "operation", torch.float32, (x,), "cos"
+    )
 
 
 def test_a_cast_to_the_same_type_is_none():
@@ -169,5 +171,3 @@ def test_a_part_is_a_load_with_an_offset():
     fd.add_output(fd.ops.sin(fd.ops.slice(tensor(fd, 10, 6), [2, 0], [7, 6])))
     (load,) = loads(lowered(fd.outputs)[1])
     assert load.data[-1] == 12
-
-

@@ -13,7 +13,9 @@ def as_on_a_device():
     """With a library of functions, and without tests for overflows, which take half of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(extra, "libdevice", libdevice, raising=False)
-        patch.setattr(interpreter.interpreter_builder, "options", interpreter.InterpreterOptions(sanitize_overflow=False))
+        patch.setattr(
+            interpreter.interpreter_builder, "options", interpreter.InterpreterOptions(sanitize_overflow=False)
+        )
         yield
 
 

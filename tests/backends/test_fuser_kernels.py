@@ -1,0 +1,153 @@
+"""Which values share a kernel of the backend `fuser`, and how it is laid out; nothing runs."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import aotkit
+from aotkit.backends import fuser
+from aotkit.backends.fuser import kernels, schedule
+from aotkit.backends.fuser.launches import Fused
+from aotkit.backends.fusion_definition.fusion import Fusion
+
+NOP = aotkit.Backend(lambda gm, example_inputs: gm, decompositions=fuser.decompositions, fixed_sizes=True)
+CPU = torch.device("cpu")
+
+
+def fused(gm):
+    """The kernels of a whole graph."""
+    results = [n for n in gm.graph.output_node().args[0] if n is not None and n.op != "placeholder"]
+    gm.graph.output_node().args = (tuple(dict.fromkeys(results)),)
+    layout = tuple((n.meta["val"].shape, n.meta["val"].stride()) for n in gm.graph.find_nodes(op="placeholder"))
+    return Fused(Fusion(fuser.Engine, gm, layout, CPU).definition)
+
+
+def forward(fn, *args):
+    return fused(aotkit.extract(fn, *args, backend=NOP).forward)
+
+
+def backward(fn, *args):
+    return fused(aotkit.extract(fn, *args, backend=NOP).backward)
+
+
+def rand(*shape):
+    return torch.randn(shape, requires_grad=True)
+
+
+def described(compiled):
+    """Rows and elements of a row of each kernel, and how many programs add rows up; None: nothing is reduced."""
+    found = []
+    for kernel in compiled.plan.kernels:
+        size = compiled.plan.loops.size
+        found.append((size(kernel.rows), None if kernel.inner is None else size(kernel.inner)))
+    return found
+
+
+def layer_norm(x, weight, bias):
+    return F.layer_norm(x, (x.shape[-1],), weight, bias)
+
+
+def test_a_pointwise_function_is_one_kernel():
+    compiled = forward(lambda x, y: (x.sin() + y, x.cos()), rand(64, 32), rand(32))
+    assert described(compiled) == [(2048, None)]
+    assert len(compiled.plan.kernels[0].stores) == 2
+
+
+def test_a_tensor_and_its_transpose_are_one_kernel():
+    assert described(forward(lambda x: x + x.t(), rand(512, 512))) == [(512 * 512, None)]
+
+
+def test_softmax_is_one_kernel_each_way():
+    fn, x = lambda x: x.softmax(-1), rand(300, 1000)
+    assert described(forward(fn, x)) == described(backward(fn, x)) == [(300, 1000)]
+
+
+def test_a_layer_norm_and_what_surrounds_it_is_one_kernel():
+    fn = lambda x, w, b: F.gelu(layer_norm(x * 2, w, b))  # noqa: E731
+    assert described(forward(fn, rand(300, 768), rand(768), rand(768))) == [(300, 768)]
+
+
+def test_gradients_of_weight_and_bias_are_column_sums_and_what_finishes_them():
+    compiled = backward(layer_norm, rand(2048, 768), rand(768), rand(768))
+    rows, last = compiled.plan.kernels
+    programs = compiled.launches[0].schedule.programs
+    assert described(compiled) == [(2048, 768), (768, programs)]
+    assert compiled.plan.loops.size(rows.summed) == 2048
+    assert (len(rows.stores), len(rows.partials)) == (1, 2)
+    assert (len(last.stores), last.partials) == (2, [])
+
+
+def test_a_mean_of_rows_is_a_kernel_of_rows_and_one_that_finishes():
+    compiled = forward(lambda x: x.logsumexp(1).mean(), rand(2048, 500))
+    programs = compiled.launches[0].schedule.programs
+    assert described(compiled) == [(2048, 500), (1, programs)]
+
+
+def test_cross_entropy_reads_the_logits_once():
+    compiled = forward(F.cross_entropy, rand(2048, 500), torch.randint(500, (2048,)))
+    walks = [(rows, inner) for rows, inner in described(compiled) if rows * (inner or 1) >= 2048 * 500]
+    assert walks == [(2048, 500)]
+
+
+def test_few_long_rows_are_shared_by_programs():
+    compiled = forward(lambda x: (x * x).sum(), rand(1024, 1024))
+    first, last = compiled.plan.kernels
+    assert first.shares > 1
+    assert compiled.launches[0].schedule.grid == (1, first.shares)
+    assert described(compiled) == [(1, 1024 * 1024), (1, first.shares)]
+    assert (first.stores, len(last.stores)) == ([], 1)
+
+
+def test_many_rows_are_not_shared():
+    assert [k.shares for k in forward(lambda x: x.softmax(1), rand(500, 300)).plan.kernels] == [1]
+
+
+def test_a_result_that_no_reduction_needs_is_a_kernel_of_its_own():
+    assert described(forward(lambda x, y: (x.softmax(1), y.sin()), rand(30, 40), rand(7))) == [(30, 40), (7, None)]
+
+
+def test_kernels_write_each_result_once():
+    compiled = backward(layer_norm, rand(2048, 768), rand(768), rand(768))
+    written = [part.buffer for k in compiled.plan.kernels for part in (*k.stores, *k.partials)]
+    assert sorted(written) == sorted(set(written))
+    assert len(written) == len(compiled.plan.buffers)
+
+
+FUNCTIONS = {
+    "pointwise": lambda x: x.sin() * 2,
+    "softmax": lambda x: x.softmax(-1),
+    "softmax of columns": lambda x: x.softmax(0),
+    "sum": lambda x: x.sum(),
+    "column sums": lambda x: x.sum(0),
+    "norm": lambda x: F.layer_norm(x, (x.shape[-1],)),
+    "transposed": lambda x: x.t() * 2 + x.sum(1),
+}
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (70, 33), (1, 5000), (5000, 1), (300, 1000), (40, 40000)], ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_tiles_are_powers_of_two_and_cover_everything(name, shape):
+    compiled = forward(FUNCTIONS[name], rand(*shape))
+    for kernel, launch in zip(compiled.plan.kernels, compiled.launches, strict=True):
+        way, size = launch.schedule, compiled.plan.loops.size
+        for number in (way.row_block, way.inner_block, way.warps):
+            assert number == schedule.power_of_two(number) > 0
+        assert way.row_block * way.inner_block <= 2 * kernels.LONGEST_WHOLE_ROW
+        assert way.warps <= 32
+        assert {*way.rows, *way.inner} == kernel.domain
+        if kernel.inner is not None:
+            assert {*way.inner} == kernel.inner
+            assert way.whole == (kernel.shares == 1 and way.inner_block >= size(kernel.inner))
+            assert (way.grid[0] * way.row_block >= size(kernel.rows)) or kernel.summed
+            assert way.grid[1] == kernel.shares
+
+
+@pytest.mark.parametrize("length", [kernels.LONGEST_WHOLE_ROW, kernels.LONGEST_WHOLE_ROW + 1])
+def test_rows_are_whole_up_to_the_limit(length):
+    (launch,) = forward(lambda x: x.softmax(-1), rand(200, length)).launches
+    assert launch.schedule.whole == (length <= kernels.LONGEST_WHOLE_ROW)
+
+
+@pytest.mark.parametrize(("number", "power"), [(0, 1), (1, 1), (2, 2), (3, 4), (17, 32), (1024, 1024), (1025, 2048)])
+def test_power_of_two(number, power):
+    assert schedule.power_of_two(number) == power

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from aotkit.backends.fuser.axes import Axes, Axis, Conflict, fresh, leaves
+from aotkit.backends.fuser.axes import Axes, Conflict, fresh, leaves
 from aotkit.backends.fuser.definition import FusionDefinition
 from aotkit.backends.fuser.loops import Loops, below, lowered
 from aotkit.errors import CompileError

@@ -21,19 +21,29 @@ FUSER = Path(aotkit.__file__).parent / "backends" / "fuser"
 TRITON = Path(sys.prefix) / "interpreter"
 
 
-def test_its_kernels_in_the_interpreter():
+def run(*command, **environment):
+    """A process with Triton, without the variables by which pytest and its workers talk to each other."""
     if not (TRITON / "triton").is_dir():
         pytest.skip(f"Triton is not in {TRITON}: `make install` puts it there")
-    # Without the variables by which pytest and its workers talk to each other.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TRITON), os.environ.get("PYTHONPATH")]))
-    environment["TRITON_INTERPRET"] = "1"
-    tests = sorted((ROOT / "tests" / "backends" / "interpreted").glob("test_*.py"))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, tests)]
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    path = os.pathsep.join(filter(None, [str(TRITON), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-    )
+        [sys.executable, "-m", *command], cwd=ROOT, env={**kept, "PYTHONPATH": path, **environment}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_its_kernels_in_the_interpreter():
+    tests = sorted((ROOT / "tests" / "backends" / "interpreted").glob("test_*.py"))
+    run("pytest", "-q", "-p", "no:cacheprovider", *map(str, tests), TRITON_INTERPRET="1")
+
+
+def test_its_kernels_compile_for_a_gpu_that_is_not_there(tmp_path):
+    cases = ("activations", "cross_entropy", "dropout_add_layer_norm", "reductions", "integers", "steps")
+    count = run("tests.backends.interpreted.compiled", *cases, TRITON_CACHE_DIR=str(tmp_path))
+    assert int(count) > 2 * len(cases)
 
 
 @pytest.mark.parametrize("path", sorted(FUSER.glob("*.py")), ids=lambda path: path.name)

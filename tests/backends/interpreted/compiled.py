@@ -1,0 +1,71 @@
+"""Compiles the fuser's kernels of all cases for an H100, without one: `python -m tests.backends.interpreted.compiled`."""
+
+import sys
+import warnings
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+import aotkit
+from aotkit.backends.fuser import ENGINE, decompositions
+from aotkit.backends.fuser.launches import imported
+from aotkit.backends.fusion_definition.region import compile_region
+from aotkit.backends.fusion_definition.table import declining
+from tests.backends.fusion_cases import CASES, inputs_of
+
+TARGET = GPUTarget("cuda", 90, 32)
+TYPES = {
+    torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.int64: "i64",
+    torch.int32: "i32", torch.bool: "i1",
+}  # fmt: skip
+
+
+def compiled(fused, inputs):
+    """Compile the kernels of a definition; returns how many there are."""
+    module = imported(fused.code)
+    types = [x.dtype for x in inputs] + [buffer.type for buffer in fused.plan.buffers]
+    for launch in fused.launches:
+        signature = {f"b{n}": f"*{TYPES[types[n]]}" for n in launch.buffers}
+        signature |= {f"n{n}": "i64" for n in launch.scalars}
+        source = ASTSource(fn=getattr(module, launch.name), signature=signature, constexprs={})
+        triton.compile(source, target=TARGET, options={"num_warps": launch.schedule.warps})
+    return len(fused.launches)
+
+
+class Compiled(type(ENGINE)):
+    """An engine whose definitions are compiled instead of run; results have no values."""
+
+    count = 0
+
+    def definition(self):
+        found = super().definition()
+        found.execute = lambda inputs, *, device: self._compiled(found, inputs)
+        return found
+
+    def _compiled(self, definition, inputs):
+        Compiled.count += compiled(definition.fused, inputs)
+        results = [x.result for x in definition.fused.plan.buffers if x.result is not None]
+        return [torch.ones(r.size, dtype=r.node.type).as_strided(r.size, r.stride) for r in results]
+
+
+def main(names):
+    warnings.simplefilter("ignore")
+    engine = Compiled()
+    backend = aotkit.Backend(
+        lambda gm, inputs: compile_region(engine, gm, "cpu"), decompositions=decompositions, fixed_sizes=True,
+        declines=declining("cpu", "the fuser", engine), horizontal=True,
+    )  # fmt: skip
+    by_region = aotkit.by_region(backend, strict=True, min_region_size=1)
+    for name in names:
+        fn, args = inputs_of(name, torch.float16, "cpu")
+        result = aotkit.compile(fn, backend=by_region, check=False)(*args)
+        results = [result] if isinstance(result, torch.Tensor) else result
+        if loss := [x.float().sum() for x in results if x.requires_grad]:
+            sum(loss).backward()
+    print(Compiled.count)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or CASES)

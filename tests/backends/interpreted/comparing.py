@@ -17,7 +17,7 @@ def comparing(regions, tolerance=None):
     """A backend that returns ATen's results if the kernels' are the same; it keeps its regions in a list."""
 
     def compile_graph(gm, example_inputs):
-        region = compile_region(fuser.Engine, copy_graph(gm), "cpu")
+        region = compile_region(fuser.ENGINE, copy_graph(gm), "cpu")
         assert isinstance(region, Region), "nothing is computed"
         regions.append(region)
 
@@ -29,7 +29,10 @@ def comparing(regions, tolerance=None):
         return run
 
     engine = aotkit.Backend(
-        compile_graph, decompositions=fuser.decompositions, fixed_sizes=True, declines=declining("cpu")
+        compile_graph,
+        decompositions=fuser.decompositions,
+        fixed_sizes=True,
+        declines=declining("cpu", fuser.NAME, fuser.ENGINE),
     )
     return aotkit.by_region(engine, strict=True, min_region_size=1)
 
@@ -42,7 +45,7 @@ def compiled(fn, *args):
     if not isinstance(output.args[0], tuple | list):
         output.args = ((output.args[0],),)
         gm.recompile()
-    return compile_region(fuser.Engine, copy_graph(gm), "cpu"), gm
+    return compile_region(fuser.ENGINE, copy_graph(gm), "cpu"), gm
 
 
 def agree(fn, *args):

@@ -1,4 +1,4 @@
-"""Compiles the fuser's kernels of all cases for an H100, without one: `python -m tests.backends.interpreted.compiled`."""
+"""Compiles the kernels of all cases for an H100, without one: `python -m tests.backends.interpreted.compiled`."""
 
 import sys
 import warnings
@@ -11,6 +11,7 @@ from triton.compiler import ASTSource
 import aotkit
 from aotkit.backends.fuser import ENGINE, decompositions
 from aotkit.backends.fuser.launches import imported
+from aotkit.backends.fuser.loops import lowered
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import declining
 from tests.backends.fusion_cases import CASES, inputs_of
@@ -46,7 +47,7 @@ class Compiled(type(ENGINE)):
 
     def _compiled(self, definition, inputs):
         Compiled.count += compiled(definition.fused, inputs)
-        results = [x.result for x in definition.fused.plan.buffers if x.result is not None]
+        _, results = lowered(definition.outputs)
         return [torch.ones(r.size, dtype=r.node.type).as_strided(r.size, r.stride) for r in results]
 
 
@@ -55,7 +56,7 @@ def main(names):
     engine = Compiled()
     backend = aotkit.Backend(
         lambda gm, inputs: compile_region(engine, gm, "cpu"), decompositions=decompositions, fixed_sizes=True,
-        declines=declining("cpu", "the fuser", engine), horizontal=True,
+        declines=declining("cpu", engine.name, engine), horizontal=True,
     )  # fmt: skip
     by_region = aotkit.by_region(backend, strict=True, min_region_size=1)
     for name in names:

@@ -69,7 +69,7 @@ class Substitution:
 
     def __init__(self, axes: Mapping[Axis, tuple[Axis, int]], guard: Value | None = None) -> None:
         self._axes, self._guard = axes, guard
-        self._renames = guard is None and all(not offset for _, offset in axes.values())
+        self._renames = guard is None and all(to.size == old.size and not by for old, (to, by) in axes.items())
         self._done: dict[int, tuple[Value, Value]] = {}
 
     def __call__(self, value: Value) -> Value:

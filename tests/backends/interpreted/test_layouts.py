@@ -54,3 +54,9 @@ def test_a_tensor_along_two_dimensions():
     agree(lambda x: torch.where(x > 0, x[:, None], x), x)
     agree(lambda y: (y[:, :, None] - y[:, None]).square().sum(-1), y)
     agree(lambda y: torch.where(y[0] > 0.1, y[:, :, None], y[0]).amax(1), y)
+
+
+@pytest.mark.parametrize("part", [slice(0, 1), slice(0, 3), slice(1, 3), slice(2, 5), 0], ids=str)
+def test_a_part_of_what_a_whole_row_is_needed_for(part):
+    agree(lambda x: x.softmax(1)[:, part], torch.randn(4, 5))
+    agree(lambda x: (x - x.mean(1, keepdim=True))[:, part].exp() * 2, torch.randn(4, 5))

@@ -185,7 +185,6 @@ def test_rows_and_chunks(name, limit):
     limit(**SMALL_LIMITS)
     fn, inputs, expected = SMALL[name]
     regions = train(fn, *arguments(inputs))
-    print(name, sorted({w for region in regions for w in ways(region)}))
     assert {*expected} <= {w for region in regions for w in ways(region)}
 
 
@@ -194,5 +193,4 @@ def test_rows_of_several_programs(name, limit):
     limit(SHORT_ROW=512, ONE_PROGRAM=0)
     fn, inputs, expected = SHARED[name]
     regions = train(fn, *arguments(inputs))
-    print(name, sorted({w for region in regions for w in ways(region)}))
     assert {*expected} <= {w for region in regions for w in ways(region)}

@@ -35,21 +35,25 @@ class Exponentials:
 class Squares:
     """The sum, and the sum of the squares of x - center, in one walk."""
 
-    starts = ("0", "0", "0")
+    starts = ("0", "0", "0", "0")
 
     def __init__(self, of: Node, accumulators: Sequence[str]) -> None:
-        self.of, (self._mean, self._rest, self._count) = of, accumulators
+        self.of, (self._sum, self._mean, self._rest, self._count) = of, accumulators
 
     def each(self, value: str, mask: str | None) -> list[str]:
         mean, rest, count = self._mean, self._rest, self._count
-        lines = [f"{count} += 1", f"step = {value} - {mean}"]
+        lines = [f"{self._sum} += {value}", f"{count} += 1", f"step = {value} - {mean}"]
         if mask is not None:
-            lines = [f"{count} += tl.where({mask}, 1.0, 0.0)", f"step = tl.where({mask}, {value} - {mean}, 0)"]
+            lines = [
+                f"{self._sum} += tl.where({mask}, {value}, 0)",
+                f"{count} += tl.where({mask}, 1.0, 0.0)",
+                f"step = tl.where({mask}, {value} - {mean}, 0)",
+            ]
         divided = f"step / {count}" if mask is None else f"step / tl.maximum({count}, 1.0)"
         return [*lines, f"moved = {divided}", f"{mean} += moved", f"{rest} += step * (step - moved)"]
 
     def first(self) -> str:
-        return f"tl.sum({self._mean} * {self._count}, 1)[:, None]"
+        return f"tl.sum({self._sum}, 1)[:, None]"  # the mean of a lane is none where a value is infinite
 
     def second(self, center: str) -> str:
         off = f"({self._mean} - {center})"

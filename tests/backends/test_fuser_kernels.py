@@ -18,8 +18,8 @@ def fused(gm):
     """The kernels of a whole graph."""
     results = [n for n in gm.graph.output_node().args[0] if n is not None and n.op != "placeholder"]
     gm.graph.output_node().args = (tuple(dict.fromkeys(results)),)
-    layout = tuple((n.meta["val"].shape, n.meta["val"].stride()) for n in gm.graph.find_nodes(op="placeholder"))
-    return Fused(Fusion(fuser.Engine, gm, layout, CPU).definition)
+    strides = tuple(n.meta["val"].stride() for n in gm.graph.find_nodes(op="placeholder"))
+    return Fused(Fusion(fuser.ENGINE, gm, strides, CPU)._definition)
 
 
 def forward(fn, *args):

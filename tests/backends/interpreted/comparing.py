@@ -79,4 +79,4 @@ def train(fn, *args, tolerance=None):
 
 def fused(region):
     """The kernels of the region's last call."""
-    return region._last[1].definition.fused
+    return region._last[1]._definition.fused

@@ -205,6 +205,9 @@ class Plan:
             return False
         if over & kernel.inner and not kernel.inner <= over:
             return False
+        wide = [n.data[-2] for n in kernel.loads if n.axes == kernel.domain]
+        if any(contiguous(strides) not in kernel.inner for strides in wide):  # a program reads several rows at a time
+            return False
         rows = over - kernel.inner
         return bool(rows) and rows <= kernel.rows and kernel.summed <= rows
 

@@ -70,7 +70,7 @@ def test_special_values(fn, long, limit):
 
 def test_a_sum_next_to_a_variance(limit):
     limit(**LONG)
-    agree(lambda x: (x.sum(1), x.var(1)), VALUES)
+    agree(lambda x: (x.sum(1), x.var(1)), VALUES[:-1])
 
 
 def test_gradients_of_special_values():

@@ -33,7 +33,7 @@ DTYPES = {"float16": torch.float16, "float32": torch.float32, "bfloat16": torch.
 DEFAULT_DTYPES = {"cuda": "float16,float32", "cpu": "float32"}
 DEFAULT_SHAPES: Mapping[str, Sequence[Shape]] = {"cuda": XFORMERS_SHAPES, "cpu": XFORMERS_SHAPES[:1]}
 BACKENDS = (
-    "inductor", "inductor_cpp", "nnc", "nvfuser",
+    "fuser", "inductor", "inductor_cpp", "nnc", "nvfuser",
     "cudagraphs:inductor", "cudagraphs:inductor_cpp", "cudagraphs:nvfuser",
 )  # fmt: skip
 

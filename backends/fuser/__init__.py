@@ -56,9 +56,10 @@ class Definition(FusionDefinition):
         """Its kernels; for these, neither a device nor Triton is needed."""
         return Fused(self)
 
-    def execute(self, inputs: list[Tensor], *, device: torch.device) -> list[Tensor]:
-        """The results, as new tensors."""
-        return self.fused(inputs, device)
+    @cached_property
+    def execute(self) -> Fused:
+        """A function of inputs and a device. Asking for it tells whether there is one."""
+        return self.fused
 
 
 def without_code(value: Value) -> list[str]:

@@ -205,6 +205,8 @@ class Writer:
         match node.kind:
             case "load":
                 return self._load(node)
+            case "scalar" if node.type is torch.float64:  # Triton's arguments are of 32 bits
+                raise CompileError("a float64 number on the CPU")
             case "scalar":
                 name = self.scalars.setdefault(node.data, f"n{node.data}")
                 return f"tl.full([1, 1], 0, {TYPES[node.type]}) + {name}.to({TYPES[node.type]})"

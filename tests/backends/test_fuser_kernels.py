@@ -151,3 +151,16 @@ def test_rows_are_whole_up_to_the_limit(length):
 @pytest.mark.parametrize(("number", "power"), [(0, 1), (1, 1), (2, 2), (3, 4), (17, 32), (1024, 1024), (1025, 2048)])
 def test_power_of_two(number, power):
     assert schedule.power_of_two(number) == power
+
+
+def test_a_number_that_triton_would_round_is_refused_before_any_call():
+    with fuser.Definition() as definition:
+        x, number = (
+            definition.define_tensor(
+                sizes=sizes, strides=[1] * len(sizes), dtype=torch.float64, static_sizes=True, is_cpu=not sizes
+            )
+            for sizes in ([8], [])
+        )
+        definition.add_output(definition.ops.mul(x, number))
+    with pytest.raises(aotkit.CompileError, match="a float64 number on the CPU"):
+        _ = definition.execute

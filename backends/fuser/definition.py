@@ -4,14 +4,14 @@
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
-from aotkit.backends.fuser.axes import Axes, Axis, Conflict, Dims, fresh, leaves
-from aotkit.backends.fuser.values import Substitution, Value, conjunction, index, single, viewed
+from aotkit.backends.fuser.axes import Axes, Axis, Conflict, Dims, fresh
+from aotkit.backends.fuser.values import Substitution, Value, axes_of, conjunction, index, single, viewed
 
 TO_BOOLEAN = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not", "logical_and", "logical_or"}
 
@@ -96,9 +96,7 @@ class Operations:
             try:
                 dims = self._together(x, dims)
             except Conflict:  # x and x.T: what the other is computed of is computed anew along axes of its own
-                names = {axis: (Axis(axis.size), 0) for axis in leaves(a for axes in x.dims for a in axes)}
-                x = Substitution(names)(x)
-                self._axes.known(x.dims)
+                x = self._substituted(x, {axis: (Axis(axis.size), 0) for axis in axes_of(x)})
                 dims = self._together(x, dims)
             aligned.append(x)
         return aligned, dims
@@ -110,6 +108,9 @@ class Operations:
             if axes and other:
                 self._axes.unify(axes, other)
         return self._axes.known(tuple(other or axes for axes, other in zip(own, dims, strict=True)))
+
+    def _substituted(self, x: Value, axes: Mapping[Axis, tuple[Axis, int]], guard: Value | None = None) -> Value:
+        return Substitution(axes, self._axes.known, guard)(x)
 
     def cast(self, x: Value, dtype: torch.dtype) -> Value:
         x = self.read(x)
@@ -159,11 +160,10 @@ class Operations:
                 continue
             axis = single(x.dims[d], "a part")
             if end - start == 1:  # one position: an axis of size 1 that is left out
-                x = Substitution({axis: (Axis(1), start)})(x)
+                x = self._substituted(x, {axis: (Axis(1), start)})
                 x = viewed(x, [() if i == d else axes for i, axes in enumerate(x.dims)])
             else:
-                x = Substitution({axis: (Axis(end - start), start)})(x)
-            self._axes.known(x.dims)
+                x = self._substituted(x, {axis: (Axis(end - start), start)})
         return x
 
     def cat(self, parts: Sequence[Value], dim: int) -> Value:
@@ -198,7 +198,7 @@ class Operations:
             moved = viewed(x, [(axis,) if d == dim else axes for d, axes in enumerate(x.dims)])
         else:
             guard = self._inside(axis, start, end)
-            moved = Substitution({single(x.dims[dim], "a part"): (axis, -start)}, guard)(x)
+            moved = self._substituted(x, {single(x.dims[dim], "a part"): (axis, -start)}, guard)
         self._axes.known(moved.dims)
         return moved
 

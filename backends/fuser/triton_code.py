@@ -215,6 +215,8 @@ class Writer:
             case "index":
                 return f"({self._address(*node.data)} + zero).to({TYPES[node.type]})"
             case "reduction":
+                if not self._schedule.whole:
+                    raise AssertionError("a reduction of chunks that no loop before this one has computed")
                 value = self._masked(node.args[0], node)
                 return f"{REDUCTIONS[node.data[0]][2].format(value, 1)}[:, None]"
         args = [self._value(x) for x in node.args]

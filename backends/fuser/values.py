@@ -1,6 +1,6 @@
 """What a definition is made of while it is built: values over axes that may still be split or made equal."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,11 +64,14 @@ class Substitution:
     """Values anew, in which axes are others: `axis` becomes `new + offset`.
 
     Args:
+        known: remembers the dimensions of each new value, so that its axes stay apart.
         guard: where the new values may be read; None: everywhere.
     """
 
-    def __init__(self, axes: Mapping[Axis, tuple[Axis, int]], guard: Value | None = None) -> None:
-        self._axes, self._guard = axes, guard
+    def __init__(
+        self, axes: Mapping[Axis, tuple[Axis, int]], known: Callable[[Dims], Dims], guard: Value | None = None
+    ) -> None:
+        self._axes, self._known, self._guard = axes, known, guard
         self._renames = guard is None and all(to.size == old.size and not by for old, (to, by) in axes.items())
         self._done: dict[int, tuple[Value, Value]] = {}
 
@@ -83,7 +86,7 @@ class Substitution:
             bound = {a for a in leaves(axes) if a in self._axes}
             if bound and not self._renames:  # those are of the reduction's own
                 rest = {a: new for a, new in self._axes.items() if a not in bound}
-                args = tuple(map(Substitution(rest, self._guard), value.args)) if rest else value.args
+                args = tuple(map(Substitution(rest, self._known, self._guard), value.args)) if rest else value.args
                 return replace(value, args=args, dims=self._dims(value.dims), order=None)
             data: Any = name, self._list(axes)
         elif value.kind in ("load", "index"):
@@ -96,7 +99,7 @@ class Substitution:
         return replace(value, args=args, data=data, dims=self._dims(value.dims), order=None)
 
     def _dims(self, dims: Dims) -> Dims:
-        return tuple(map(self._list, dims))
+        return self._known(tuple(map(self._list, dims)))
 
     def _list(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
         return tuple(self._axes[a][0] if a in self._axes else a for a in leaves(axes))
@@ -112,6 +115,20 @@ class Substitution:
             new.append((to, stride))
             offset += shift * stride
         return *rest, tuple(new), offset
+
+
+def axes_of(value: Value) -> set[Axis]:
+    """All axes of a value and of what it is computed of, also those that reductions have for themselves."""
+    found: set[Axis] = set()
+    seen, pending = {id(value)}, [value]
+    while pending:
+        v = pending.pop()
+        own = v.data[1] if v.kind == "reduction" else [a for a, _ in v.data[-2]] if v.kind in ("load", "index") else ()
+        found.update(leaves([*own, *(axis for axes in v.dims for axis in axes)]))
+        new = [x for x in v.args if id(x) not in seen]
+        seen.update(map(id, new))
+        pending += new
+    return found
 
 
 def spread(strides: Affine) -> Affine:

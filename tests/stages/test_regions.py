@@ -285,6 +285,9 @@ def test_siblings_merge_where_asked(toy):
         compiled(x, s)
         (forward,) = divided(compiled, x, s).values()
         assert sorted(map(len, names(forward))) == sizes  # one element is no input worth to share
+        said = aotkit.Backend(toy, declines=declines, horizontal=horizontal)
+        (forward,) = aotkit.extract(f, x, s, backend=said).regions.values()
+        assert sorted(map(len, names(forward))) == sizes
 
 
 @pytest.mark.parametrize("skipped", ["aten.exp", "aten.exp.default", aten.exp, aten.exp.default])

@@ -60,3 +60,8 @@ def test_a_tensor_along_two_dimensions():
 def test_a_part_of_what_a_whole_row_is_needed_for(part):
     agree(lambda x: x.softmax(1)[:, part], torch.randn(4, 5))
     agree(lambda x: (x - x.mean(1, keepdim=True))[:, part].exp() * 2, torch.randn(4, 5))
+
+
+def test_sums_along_both_axes_of_a_square_are_added():
+    agree(lambda x: x.sum(0) + x.sum(1), torch.randn(7, 7))
+    agree(lambda x, w: (x[:, :, None] * w * 2).sum(1) + (w * x[:, None]).sum(2), torch.randn(3, 7), torch.randn(7, 7))

@@ -11,7 +11,8 @@ TYPES = {
 }  # fmt: skip
 OPERATIONS = {
     "abs": "tl.abs({0})", "neg": "-{0}", "relu": "tl.where({0} < 0, 0, {0})", "reciprocal": "1.0 / {0}",
-    "sqrt": "tl.sqrt_rn({0})", "rsqrt": "tl.rsqrt({0})", "sigmoid": "1.0 / (1.0 + tl.exp(-{0}))", "exp": "tl.exp({0})",
+    "sqrt": "libdevice.sqrt({0})", "rsqrt": "tl.rsqrt({0})", "sigmoid": "1.0 / (1.0 + tl.exp(-{0}))",
+    "exp": "tl.exp({0})",
     "exp2": "tl.exp2({0})", "log": "tl.log({0})", "log2": "tl.log2({0})", "sin": "tl.sin({0})", "cos": "tl.cos({0})",
     "erf": "libdevice.erf({0})", "floor": "tl.floor({0})", "ceil": "tl.ceil({0})",
     "sign": "({0} > 0).to({t}) - ({0} < 0).to({t})",
@@ -32,7 +33,7 @@ LIBRARY = (
 OPERATIONS |= {name: f"libdevice.{name}({{0}})" for name in LIBRARY}
 OPERATIONS |= {name: f"libdevice.{name}({{0}}, {{1}})" for name in ("atan2", "pow", "fmod")}
 OPERATIONS |= {"remainder": "remainder({0}, {1})", "round": "libdevice.rint({0})", "tanh": "libdevice.tanh({0})"}
-IN_FLOAT = {"tanh": "tanh({0})", "erf": "erf({0})"}
+IN_FLOAT = {"sqrt": "tl.sqrt_rn({0})", "tanh": "tanh({0})", "erf": "erf({0})"}  # of float32
 # Name of a reduction: where nothing is, two values together, a row of a tile.
 REDUCTIONS = {
     "sum": ("0", "{0} + {1}", "tl.sum({0}, {1})"),

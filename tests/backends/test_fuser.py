@@ -43,7 +43,7 @@ def test_its_kernels_in_the_interpreter():
 def test_its_kernels_compile_for_a_gpu_that_is_not_there(tmp_path):
     cases = ("activations", "cross_entropy", "dropout_add_layer_norm", "reductions", "integers", "steps")
     count = run("tests.backends.interpreted.compiled", *cases, TRITON_CACHE_DIR=str(tmp_path))
-    assert int(count) > 2 * len(cases)
+    assert int(count) > 4 * len(cases)
 
 
 @pytest.mark.parametrize("path", sorted(FUSER.glob("*.py")), ids=lambda path: path.name)

@@ -1,5 +1,6 @@
 """Compiles the kernels of all cases for an H100, without one: `python -m tests.backends.interpreted.compiled`."""
 
+import itertools
 import sys
 import warnings
 
@@ -59,11 +60,11 @@ def main(names):
         declines=declining("cpu", engine.name, engine), horizontal=True,
     )  # fmt: skip
     by_region = aotkit.by_region(backend, strict=True, min_region_size=1)
-    for name in names:
-        fn, args = inputs_of(name, torch.float16, "cpu")
+    for name, dtype in itertools.product(names, (torch.float16, torch.float64)):
+        fn, args = inputs_of(name, dtype, "cpu")
         result = aotkit.compile(fn, backend=by_region, check=False)(*args)
         results = [result] if isinstance(result, torch.Tensor) else result
-        if loss := [x.float().sum() for x in results if x.requires_grad]:
+        if loss := [x.double().sum() for x in results if x.requires_grad]:
             sum(loss).backward()
     print(Compiled.count)
 

@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,34 +14,18 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from aotkit.backends.fusion_definition.engine import Around
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import declining
-from aotkit.interfaces import Backend, Decompositions
+from aotkit.backends.fusion_definition.table import lowered_decompositions as decompositions
+from aotkit.interfaces import Backend
 from aotkit.stages import Kernel
-from aotkit.torch_private.decompositions import core_decompositions
 
 NAME, MODULE = "nvFuser", "nvfuser_direct"
 # The newest PyTorch that there is a wheel for, and the first one in which tensors are laid out otherwise.
 BUILT_FOR, FIRST_DIFFERENT = "2.10", (2, 12)
 SEE_ALSO = "PyTorch 2.11 also needs what docs/nvfuser.md of aotkit says."
 CUDA_KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\s*\(")
-aten = torch.ops.aten
-# Composite operators that the core set of ATen keeps.
-COMPOSITE = [
-    aten._softmax,
-    aten._log_softmax,
-    aten._native_batch_norm_legit,
-    aten._native_batch_norm_legit.no_stats,
-    aten.elu,
-    aten.gelu,
-    aten.hardtanh,
-    aten.leaky_relu,
-    aten.linalg_vector_norm,
-    aten.logaddexp,
-    aten.native_dropout_backward,
-    aten.native_group_norm,
-    aten.native_layer_norm,
-]
 
 
 @dataclass(frozen=True)
@@ -77,7 +60,7 @@ class Engine:
         definition: Any,
         inputs: list[Tensor],
         device: torch.device,
-        around: Callable[[int], AbstractContextManager[Any]],
+        around: Around,
     ) -> list[Tensor]:
         """All of it at once."""
         with around(0):
@@ -87,11 +70,6 @@ class Engine:
 def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
     """Fuse a graph of operators that nvFuser takes; its kernels are compiled on the first call."""
     return compile_region(Engine(importlib.import_module(MODULE)), gm, "cuda")
-
-
-def decompositions() -> Decompositions:
-    """Into the operators of nvFuser's."""
-    return core_decompositions(COMPOSITE)
 
 
 def unavailable() -> str | None:

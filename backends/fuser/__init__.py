@@ -13,26 +13,19 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit.backends.fuser.definition import DataType, FusionDefinition
-from aotkit.backends.fuser.launches import Around, Fused
+from aotkit.backends.fuser.launches import Fused
 from aotkit.backends.fuser.operations import OPERATIONS, REDUCTIONS
-from aotkit.backends.fuser.values import Value
+from aotkit.backends.fuser.values import Value, below
+from aotkit.backends.fusion_definition.engine import Around
 from aotkit.backends.fusion_definition.region import compile_region
-from aotkit.backends.fusion_definition.table import declining
+from aotkit.backends.fusion_definition.table import declining, lowered_decompositions
 from aotkit.errors import CompileError
 from aotkit.interfaces import Backend, Decompositions
 from aotkit.passes import with_half_gelu
 from aotkit.stages import Kernel
-from aotkit.torch_private.decompositions import core_decompositions
 
 __all__ = ["backend"]
 NAME = "the fuser"
-aten = torch.ops.aten
-# Composite operators that the core set of ATen keeps.
-COMPOSITE = [
-    aten._softmax, aten._log_softmax, aten._native_batch_norm_legit, aten._native_batch_norm_legit.no_stats, aten.elu,
-    aten.gelu, aten.gelu_backward, aten.hardtanh, aten.leaky_relu, aten.linalg_vector_norm, aten.logaddexp,
-    aten.native_dropout_backward, aten.native_group_norm, aten.native_layer_norm,
-]  # fmt: skip
 
 
 class Definition(FusionDefinition):
@@ -65,15 +58,10 @@ class Definition(FusionDefinition):
 def without_code(value: Value) -> list[str]:
     """Names of operations that a value is computed of, and that no kernel has code for."""
     found: dict[str, None] = {}
-    seen, pending = {id(value)}, [value]
-    while pending:
-        x = pending.pop()
+    for x in below([value]):
         name, table = (x.data[0], REDUCTIONS) if x.kind == "reduction" else (x.data, OPERATIONS)
         if x.kind in ("operation", "reduction") and name != "cast" and name not in table:
             found[name] = None
-        new = [arg for arg in x.args if id(arg) not in seen]
-        seen.update(map(id, new))
-        pending += new
     return list(found)
 
 
@@ -113,7 +101,7 @@ def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable
 
 def decompositions() -> Decompositions:
     """Into operators of the table's."""
-    return with_half_gelu(core_decompositions(COMPOSITE))
+    return with_half_gelu(lowered_decompositions())
 
 
 def unavailable() -> str | None:

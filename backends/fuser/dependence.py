@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from aotkit.backends.fuser.loops import Node, Result, Strides, below
+from aotkit.backends.fuser.loops import Node, Result, Strides
+from aotkit.backends.fuser.values import below
 
 
 def contiguous(strides: Strides) -> int:

@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 import torch
 
 from aotkit.backends.fuser.dependence import contiguous, fed_back, reductions_of
-from aotkit.backends.fuser.loops import Loops, Node, Result, Strides, below
+from aotkit.backends.fuser.loops import Loops, Node, Result, Strides
+from aotkit.backends.fuser.values import below
 
-PROGRAMS = 528  # four for each of the 132 multiprocessors of an H100
+MULTIPROCESSORS = 132  # of an H100; others have work enough for as many programs as well
+PROGRAMS = 4 * MULTIPROCESSORS
 FEWEST_ROWS = 64  # with fewer rows, each of which is long, a row is shared by several programs
 SHORT_ROW, SHORT_COLUMN = 8192, 1024
 ONE_PROGRAM = 16384  # elements that are not worth a second kernel

@@ -9,7 +9,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,12 +25,12 @@ from aotkit.backends.fuser.origins import Origins
 from aotkit.backends.fuser.printing import printed
 from aotkit.backends.fuser.schedule import Schedule, scheduled
 from aotkit.backends.fuser.triton_code import HEADER, Writer
+from aotkit.backends.fusion_definition.engine import Around
 from aotkit.keep import write_whole
 from aotkit.stages import Kernel
 from aotkit.torch_private.tensors import Empty, empty_strided_on
 
 _IMPORTING = threading.Lock()
-Around = Callable[[int], AbstractContextManager[Any]]
 Step = tuple[Callable[..., Any], tuple[int, ...]]  # a kernel, and the places of its arguments
 
 

@@ -5,14 +5,15 @@ A node has a value for each position along its axes; a view is a matter of strid
 Equal nodes are one node.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from aotkit.backends.fuser.axes import Axis
-from aotkit.backends.fuser.values import Value, spread
+from aotkit.backends.fuser.values import Value, below, spread
 from aotkit.errors import CompileError
 
 Strides = tuple[tuple[int, int], ...]  # axis and stride, the slowest first
@@ -70,10 +71,7 @@ class Loops:
         return number
 
     def size(self, axes: Iterable[int]) -> int:
-        product = 1
-        for axis in axes:
-            product *= self.sizes[axis]
-        return product
+        return math.prod(self.sizes[axis] for axis in axes)
 
     def node(self, kind: str, dtype: torch.dtype, args: Sequence[Node] = (), data: Any = None) -> Node:
         """The node of this description.
@@ -178,23 +176,9 @@ def _axes(kind: str, args: Sequence[Node], data: Any) -> frozenset[int]:
     return found - data[1] if kind == "reduction" else found
 
 
-def below(nodes: Iterable[Node]) -> Iterator[Node]:
-    """All nodes that these are computed of, and these, each after its operands."""
-    seen: set[Node] = set()
-    pending = [(node, False) for node in reversed(list(nodes))]
-    while pending:
-        node, ready = pending.pop()
-        if ready:
-            yield node
-        elif node not in seen:
-            seen.add(node)
-            pending.append((node, True))
-            pending += [(x, False) for x in reversed(node.args)]
-
-
 def lowered(outputs: Sequence[Value]) -> tuple[Loops, list[Result]]:
     """Nodes of what a definition returns; axes that are walked together everywhere become one."""
-    values = list(_values(outputs))
+    values = list(below(outputs))
     strides = [dict(spread(v.data[-2])) for v in values if v.kind in ("load", "index")]
     tensors = [_stored(v) for v in outputs]
     strides += [dict(axes) for axes, _ in tensors]
@@ -215,33 +199,18 @@ def lowered(outputs: Sequence[Value]) -> tuple[Loops, list[Result]]:
                 total[number(axis)] = total.get(number(axis), 0) + stride
         return tuple(sorted(total.items(), key=lambda term: -abs(term[1])))
 
-    done: dict[int, Node] = {}
+    done: dict[Value, Node] = {}
     for v in values:
-        args, data = [done[id(x)] for x in v.args], v.data
+        args, data = [done[x] for x in v.args], v.data
         if v.kind in ("load", "index"):
             *rest, terms, offset = data
             data = *(x for number in rest for x in (number, ())), kept(spread(terms)), offset
         elif v.kind == "reduction":
             leaves = [leaf for axis in data[1] for leaf in axis.leaves()]
             data = data[0], frozenset(number(axis) for axis in leaves if axis not in merged)
-        done[id(v)] = loops.node(v.kind, v.type, args, data)
-    results = [
-        Result(done[id(v)], kept(axes), v.shape, stride) for v, (axes, stride) in zip(outputs, tensors, strict=True)
-    ]
+        done[v] = loops.node(v.kind, v.type, args, data)
+    results = [Result(done[v], kept(axes), v.shape, stride) for v, (axes, stride) in zip(outputs, tensors, strict=True)]
     return loops, results
-
-
-def _values(outputs: Sequence[Value]) -> Iterator[Value]:
-    seen: set[int] = set()
-    pending = [(v, False) for v in reversed(outputs)]
-    while pending:
-        v, ready = pending.pop()
-        if ready:
-            yield v
-        elif id(v) not in seen:
-            seen.add(id(v))
-            pending.append((v, True))
-            pending += [(x, False) for x in reversed(v.args)]
 
 
 def _stored(value: Value) -> tuple[list[tuple[Axis, int]], tuple[int, ...]]:

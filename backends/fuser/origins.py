@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aotkit.backends.fuser.kernels import Kernel, Partial, Plan
-from aotkit.backends.fuser.loops import Node, Result, below
-from aotkit.backends.fuser.values import Value
+from aotkit.backends.fuser.loops import Node, Result
+from aotkit.backends.fuser.values import Value, below
 
 COMPUTED = ("operation", "reduction", "index")
 

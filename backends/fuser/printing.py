@@ -7,8 +7,9 @@ written.
 from collections.abc import Sequence
 
 from aotkit.backends.fuser.kernels import Kernel, Plan
-from aotkit.backends.fuser.loops import Node, Strides, below
+from aotkit.backends.fuser.loops import Node, Strides
 from aotkit.backends.fuser.schedule import Schedule
+from aotkit.backends.fuser.values import below
 
 
 def printed(plan: Plan, kernel: Kernel, schedule: Schedule, name: str) -> str:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from aotkit.backends.fuser.dependence import contiguous
-from aotkit.backends.fuser.kernels import LONGEST_WHOLE_ROW, Kernel
-from aotkit.backends.fuser.loops import Loops, below
+from aotkit.backends.fuser.kernels import LONGEST_WHOLE_ROW, MULTIPROCESSORS, Kernel
+from aotkit.backends.fuser.loops import Loops
+from aotkit.backends.fuser.values import below
 
 # Found by trying each on an H100, with the patterns of `aotkit bench patterns`.
 FLAT = 1024  # elements of a program where nothing is reduced
@@ -17,7 +18,6 @@ FEW, SOME, MANY = 8, 16, 32  # elements of a thread
 RESIDENT = 16  # warps on a multiprocessor that add up rows, with copies under way; without, twice as many
 STAGES = 3  # rows that are on their way at a time, where copies are of whole words
 WORD = 8  # elements
-MULTIPROCESSORS = 132  # of an H100; others have work enough for as many programs as well
 
 
 @dataclass(frozen=True)

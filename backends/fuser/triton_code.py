@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import torch
 
 from aotkit.backends.fuser.kernels import Kernel, Partial, Store
-from aotkit.backends.fuser.loops import Loops, Node, Strides, below
+from aotkit.backends.fuser.loops import Loops, Node, Strides
 from aotkit.backends.fuser.operations import IN_FLOAT, OPERATIONS, REDUCTIONS, TYPES, neutral, number
 from aotkit.backends.fuser.pairs import Pair, paired
 from aotkit.backends.fuser.schedule import Schedule
 from aotkit.backends.fuser.triton_pairs import UPDATES
+from aotkit.backends.fuser.values import below
 from aotkit.errors import CompileError
 
 HEADER = """\
@@ -71,8 +72,8 @@ class Writer:
                 self._line(f"xm = x < {rows}")
             self._body([])
         arguments = ", ".join([*self.buffers.values(), *self.scalars.values()])
-        fixed = f", do_not_specialize={list(self.scalars.values())!r}" if self.scalars else ""
-        decorator = f"@triton.jit({fixed[2:]})" if fixed else "@triton.jit"
+        fixed = list(self.scalars.values())
+        decorator = f"@triton.jit(do_not_specialize={fixed!r})" if fixed else "@triton.jit"
         return f"{decorator}\ndef {self._name}({arguments}):\n" + "\n".join(self._lines) + "\n"
 
     def _chunks(self) -> int:
@@ -110,7 +111,7 @@ class Writer:
         when: dict[Node, int] = {}
         for n in below([*reductions, *(x.node for x in (*k.stores, *parts))]):
             when[n] = max((when[x] for x in n.args), default=0) + (n in reductions and n not in self._pairs)
-        within = [x for x in k.stores if x.node.axes & frozenset(s.inner) or k.inner is None or _spans(x, s)]
+        within = [x for x in k.stores if _spans(x, s)]
         for step in range(1 + max([when[n] for n in (*reductions, *(x.node for x in within))], default=0)):
             sums = [n for n in reductions if when[n] == step + 1]
             ends = [p for p in parts if when[p.node] == step]
@@ -151,8 +152,7 @@ class Writer:
             start, end = ("0", str(size)) if k.shares == 1 else ("start", f"min(start + {share}, {size})")
             if k.shares > 1:
                 self._line(f"start = tl.program_id(1) * {share}")
-            stages = f", num_stages={s.stages}" if s.stages > 1 else ""
-            self._line(f"for chunk in tl.range({start}, {end}, {s.inner_block}{stages}):")
+            self._line(f"for chunk in tl.range({start}, {end}, {s.inner_block}):")
             self._depth += 1
             self._line("r = r0 + chunk")
         self._in_loop = set()
@@ -268,7 +268,7 @@ class Writer:
     def _store(self, store: Store) -> None:
         value = self._value(store.node)
         s = self._schedule
-        spans = self._kernel.inner is None or _spans(store, s)
+        spans = _spans(store, s)
         masks = ["rm"] * (spans and self._inner_mask()) + ["xm"] * self._row_mask()
         shape = f"[{s.row_block}, {s.inner_block if spans else 1}]"
         self._write(store.buffer, self._address(store.axes, 0), value, shape, masks)

@@ -1,8 +1,9 @@
 """What a definition is made of while it is built: values over axes that may still be split or made equal."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -40,14 +41,31 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(size_of(axes) for axes in self.dims)
+        return tuple(math.prod(axis.size for axis in axes) for axes in self.dims)
 
 
-def size_of(axes: Iterable[Axis]) -> int:
-    size = 1
-    for axis in axes:
-        size *= axis.size
-    return size
+class Computed(Protocol):
+    """What is computed of others of its kind."""
+
+    @property
+    def args(self) -> tuple[Any, ...]: ...
+
+
+C = TypeVar("C", bound=Computed)
+
+
+def below(values: Iterable[C]) -> Iterator[C]:
+    """All that these are computed of, and these, each after its operands."""
+    seen: set[C] = set()
+    pending = [(value, False) for value in reversed(list(values))]
+    while pending:
+        value, ready = pending.pop()
+        if ready:
+            yield value
+        elif value not in seen:
+            seen.add(value)
+            pending.append((value, True))
+            pending += [(x, False) for x in reversed(value.args)]
 
 
 def viewed(value: Value, dims: Sequence[Sequence[Axis]]) -> Value:
@@ -73,12 +91,12 @@ class Substitution:
     ) -> None:
         self._axes, self._known, self._guard = axes, known, guard
         self._renames = guard is None and all(to.size == old.size and not by for old, (to, by) in axes.items())
-        self._done: dict[int, tuple[Value, Value]] = {}
+        self._done: dict[Value, Value] = {}
 
     def __call__(self, value: Value) -> Value:
-        if (found := self._done.get(id(value))) is None:
-            found = self._done[id(value)] = value, self._new(value)  # the value too, so that its id stays its own
-        return found[1]
+        if value not in self._done:
+            self._done[value] = self._new(value)
+        return self._done[value]
 
     def _new(self, value: Value) -> Value:
         if value.kind == "reduction":
@@ -120,14 +138,9 @@ class Substitution:
 def axes_of(value: Value) -> set[Axis]:
     """All axes of a value and of what it is computed of, also those that reductions have for themselves."""
     found: set[Axis] = set()
-    seen, pending = {id(value)}, [value]
-    while pending:
-        v = pending.pop()
+    for v in below([value]):
         own = v.data[1] if v.kind == "reduction" else [a for a, _ in v.data[-2]] if v.kind in ("load", "index") else ()
         found.update(leaves([*own, *(axis for axes in v.dims for axis in axes)]))
-        new = [x for x in v.args if id(x) not in seen]
-        seen.update(map(id, new))
-        pending += new
     return found
 
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from aotkit.stages import Kernel
 
+Around = Callable[[int], AbstractContextManager[Any]]  # entered with the number of a kernel, as long as that runs
+
 
 class Definition(Protocol):
     """Operations on values while it is built, in a `with` block; then a function of tensors.
@@ -78,7 +80,7 @@ class Engine(Protocol):
         definition: Any,
         inputs: list[Tensor],
         device: torch.device,
-        around: Callable[[int], AbstractContextManager[Any]],
+        around: Around,
     ) -> list[Tensor]:
         """The results; number `i` of `kernels` runs inside of `around(i)`."""
         ...

@@ -1,8 +1,7 @@
 """One compiled fusion: inputs of one layout in, outputs of the strides that the graph promises out."""
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.backends.fusion_definition.builder import Builder, Declined
-from aotkit.backends.fusion_definition.engine import Definition, Engine
+from aotkit.backends.fusion_definition.engine import Around, Definition, Engine
 from aotkit.backends.fusion_definition.table import lowered, text_of, unknown
 from aotkit.errors import CompileError
 from aotkit.stages import Kernel
@@ -54,7 +53,7 @@ class Fusion:
         with self._run:
             return self._engine.kernels(self._definition, inputs, self._device, operations)
 
-    def observed(self, inputs: list[Tensor], around: Callable[[int], AbstractContextManager[Any]]) -> list[Tensor]:
+    def observed(self, inputs: list[Tensor], around: Around) -> list[Tensor]:
         """What a call returns, kernel number `i` inside of `around(i)`."""
         with self._run:
             outputs = self._engine.observed(self._definition, inputs, self._device, around)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.backends.fusion_definition.draws import lift_numbers, shape_indices
-from aotkit.backends.fusion_definition.engine import Engine
+from aotkit.backends.fusion_definition.engine import Around, Engine
 from aotkit.backends.fusion_definition.fusion import Fusion, Strides, fusion_of
 from aotkit.backends.fusion_definition.shapes import VIEWS
 from aotkit.errors import CompileError
@@ -65,7 +65,7 @@ class Region:
         read = self._inputs(inputs)
         return [*self._fusion(_strides(read)).kernels(read, self._operations), *self._rest.apart.kernels(())]
 
-    def observed(self, inputs: Sequence[Tensor], around: Callable[[int], AbstractContextManager[Any]]) -> Sequence[Any]:
+    def observed(self, inputs: Sequence[Tensor], around: Around) -> Sequence[Any]:
         """A call, in two parts: the fusion, then the rest."""
         read = self._inputs(inputs)
         count = 0

@@ -15,9 +15,33 @@ from aotkit.backends.fusion_definition.pointwise import POINTWISE, Lowering
 from aotkit.backends.fusion_definition.reductions import REDUCTIONS
 from aotkit.backends.fusion_definition.shapes import SHAPES
 from aotkit.errors import CompileError
+from aotkit.interfaces import Decompositions
+from aotkit.torch_private.decompositions import core_decompositions
 
 TABLE: dict[Any, Lowering] = {**POINTWISE, **REDUCTIONS, **SHAPES}
 MOST_DIMENSIONS = 8
+aten = torch.ops.aten
+# Composite operators that the core set of ATen keeps.
+COMPOSITE = [
+    aten._softmax,
+    aten._log_softmax,
+    aten._native_batch_norm_legit,
+    aten._native_batch_norm_legit.no_stats,
+    aten.elu,
+    aten.gelu,
+    aten.hardtanh,
+    aten.leaky_relu,
+    aten.linalg_vector_norm,
+    aten.logaddexp,
+    aten.native_dropout_backward,
+    aten.native_group_norm,
+    aten.native_layer_norm,
+]
+
+
+def lowered_decompositions() -> Decompositions:
+    """Into operators of the table."""
+    return core_decompositions(COMPOSITE)
 
 
 def lowered(builder: Builder, node: Node) -> Any:

@@ -5,7 +5,8 @@ import torch
 
 from aotkit.backends.fuser.axes import Axes, Conflict, fresh, leaves
 from aotkit.backends.fuser.definition import FusionDefinition
-from aotkit.backends.fuser.loops import Loops, below, lowered
+from aotkit.backends.fuser.loops import Loops, lowered
+from aotkit.backends.fuser.values import below
 from aotkit.errors import CompileError
 
 

@@ -102,8 +102,8 @@ def _verdict(trial: Trial) -> str:
 
 
 def findings() -> list[Finding]:
-    """Versions, devices, compilers, packages, folders, changes to kernels that are off."""
-    return [*_versions(), *_cuda(), _compiler(), _calls(), *_packages(), *_folders(), *_kernel_changes()]
+    """Versions, devices, compilers, packages, folders."""
+    return [*_versions(), *_cuda(), _compiler(), _calls(), *_packages(), *_folders()]
 
 
 def trials() -> list[Trial]:
@@ -226,16 +226,6 @@ def _folders() -> Iterator[Finding]:
         there = next(parent for parent in (folder, *folder.parents) if parent.exists())
         usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
         yield Finding(f"cache of {owner}", str(folder), None if usable else f"{there} cannot be written to")
-
-
-def _kernel_changes() -> Iterator[Finding]:
-    from aotkit.torch_private.kernel_changes import CHANGES, switched_off
-
-    off = switched_off()
-    for reason in dict.fromkeys(off.values()):
-        names = [name for name, why in off.items() if why == reason]
-        found = f"{len(names)} of {len(CHANGES)} are as Inductor writes them"
-        yield Finding("kernel changes", found, f"{reason}: {', '.join(names)}")
 
 
 def _first_line(*command: str) -> str | None:

@@ -125,10 +125,10 @@ def _trial(device: str) -> Trial:
         return ((x @ weight) * factor).sin().square().sum()
 
     start, problem = time.perf_counter(), None
-    backend = default_backend()
+    backend = default_backend(device).name
     try:
         weight = torch.randn(4, 4, device=device, requires_grad=True)
-        torch.autograd.grad(compile(loss, backend=backend)(torch.randn(2, 4, device=device), weight), weight)
+        torch.autograd.grad(compile(loss)(torch.randn(2, 4, device=device), weight), weight)
     except Exception as e:  # whatever it is, that is the diagnosis
         problem = f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
     return Trial(backend, device, time.perf_counter() - start, problem)

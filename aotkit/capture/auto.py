@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import SymInt, Tensor
 
-from aotkit.errors import UnavailableError
+from aotkit.errors import UnavailableError, UnknownNameError
 from aotkit.interfaces import Backend
 from aotkit.registry import AUTO, get_backend, name_of, named_backends
 
@@ -80,6 +80,9 @@ def _why_not(name: str, device: str, open_sizes: bool) -> Iterator[str]:
         ((_, backend),) = named_backends([name])
     except UnavailableError as e:
         yield str(e).partition(": ")[2]
+        return
+    except UnknownNameError:
+        yield "it is not installed"
         return
     if open_sizes and backend.fixed_sizes:
         yield "it compiles for fixed sizes, and some are open"

@@ -48,8 +48,10 @@ def test_the_first_that_runs_is_chosen_and_the_others_have_reasons(backends):
 
 
 def test_a_list_needs_all_of_its_backends(backends, monkeypatch):
-    monkeypatch.setitem(BEST, "meta", [["fixed", "absent"], ["any"]])
-    assert choice_for([torch.empty(2, device="meta")], open_sizes=False).names == ["any"]
+    monkeypatch.setitem(BEST, "meta", [["fixed", "absent"], ["unheard_of"], ["any"]])
+    found = choice_for([torch.empty(2, device="meta")], open_sizes=False)
+    assert found.names == ["any"]
+    assert found.why.endswith("not 'absent': there is no such device; not 'unheard_of': it is not installed")
 
 
 def test_the_devices_of_the_table_have_what_runs_there():

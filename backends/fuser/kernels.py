@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from aotkit.backends.fuser.dependence import contiguous, fed_back, reductions_of
+from aotkit.backends.fuser.dependence import contiguous, fed_back, read_together, reductions_of
 from aotkit.backends.fuser.loops import Loops, Node, Result, Strides
 from aotkit.backends.fuser.values import below
 
@@ -96,7 +96,9 @@ class Plan:
         self._loaded: dict[Node, Node] = {}  # reductions of another kernel -> their load
         anchors = [n for n in below(r.node for r in results) if n.kind == "reduction"]
         self._fed_back = fed_back(anchors, results)
+        self._together = read_together(anchors, results)
         self._place(anchors, results)
+        self._ride()
 
     def _place(self, anchors: list[Node], results: Sequence[Result]) -> None:
         """Each after what it reads; first what needs whole rows, then results, then what only ends in a result."""
@@ -112,8 +114,11 @@ class Plan:
             else:
                 self._place_result(chosen)
 
-    def _urgency(self, anchor: "Node | Result") -> int:
-        return 1 if isinstance(anchor, Result) else 0 if anchor in self._fed_back else 2
+    def _urgency(self, anchor: "Node | Result") -> tuple[int, int]:
+        """Sums over few axes come before those over more, which they are a part of."""
+        if isinstance(anchor, Result):
+            return 1, 0
+        return 0 if anchor in self._fed_back else 2, len(anchor.data[1])
 
     def _place_result(self, result: Result) -> None:
         buffer = self._buffer(result.node.type, result.axes)
@@ -156,9 +161,20 @@ class Plan:
         for kernel in able:
             if self._takes(kernel, original, domain, over):
                 return self._inline(kernel, original, node)
+            if kernel.domain == domain and kernel.inner and kernel.inner < over and original not in self._fed_back:
+                return self._reduce_in_two(original, node, kernel.inner)
         kernel = self._kernel(domain)
         kernel.inner, kernel.shares = over, self._shares(original, domain, over)
         self._inline(kernel, original, node)
+
+    def _reduce_in_two(self, original: Node, node: Node, first: frozenset[int]) -> None:
+        """Over some axes, over which a kernel reduces anyway, and what is left over the others."""
+        name, over = node.data
+        part = self.loops.node("reduction", node.type, node.args, (name, first))
+        self._place_reduction(part)
+        whole = self.loops.node("reduction", node.type, (part,), (name, over - first))
+        self._place_reduction(whole)
+        self._finished[original] = self._finished.get(whole, whole)
 
     def _related(self, kernel: Kernel, node: Node) -> bool:
         """Whether they have anything to share; for small tensors, and for what programs wrote, one kernel is enough."""
@@ -307,7 +323,20 @@ class Plan:
         return True
 
     def _shares_loads(self, kernel: Kernel, node: Node) -> bool:
-        return any(n in kernel.loads for n in below([node]) if n.kind == "load" and n.axes == kernel.domain)
+        group = self._together
+        loads = {group.get(n, n) for n in kernel.loads}
+        return any(group.get(n, n) in loads for n in below([node]) if n.kind == "load" and n.axes == kernel.domain)
+
+    def _ride(self) -> None:
+        """Results that another kernel computes on its way are stored by that."""
+        for small in [k for k in self.kernels if k.inner is None]:
+            for kernel in self.kernels:
+                if small.domain < kernel.domain and not kernel.summed and kernel.shares == 1:
+                    anchors = [*kernel.reductions, *(x.node for x in (*kernel.stores, *kernel.partials))]
+                    if {x.node for x in small.stores} <= set(below(anchors)):
+                        kernel.stores += small.stores
+                        self.kernels.remove(small)
+                        break
 
     def _add(self, kernel: Kernel, node: Node) -> None:
         kernel.loads.update(n for n in below([self._in(kernel, node)]) if n.kind == "load")

@@ -14,7 +14,6 @@ import torch
 from aotkit.backends.fuser.axes import Axes, Axis, Conflict, Dims, fresh, leaves
 from aotkit.backends.fuser.values import Substitution, Value, axes_of, conjunction, index, single, viewed
 from aotkit.errors import CompileError
-from aotkit.errors import CompileError
 
 TO_BOOLEAN = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not", "logical_and", "logical_or"}
 

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from aotkit.backends.fuser.definition import FusionDefinition
-from aotkit.backends.fuser.kernels import Plan
 from aotkit.backends.fuser.loops import lowered
 from aotkit.backends.fuser.origins import Origins
+from aotkit.backends.fuser.plan import Plan
 from aotkit.backends.fuser.printing import printed
 from aotkit.backends.fuser.schedule import Schedule, scheduled
 from aotkit.backends.fuser.templates import Templates, literal

@@ -7,8 +7,9 @@ what is in those buffers in place of the loads they are.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aotkit.backends.fuser.kernels import Kernel, Partial, Plan
+from aotkit.backends.fuser.kernels import Kernel, Partial
 from aotkit.backends.fuser.loops import Node, Result
+from aotkit.backends.fuser.plan import Plan
 from aotkit.backends.fuser.values import Value, below
 
 COMPUTED = ("operation", "reduction", "index")

@@ -42,6 +42,8 @@ class Writer:
         wide = max([loops.size(kernel.domain), *map(self._extent, self._forms())]) >= 2**31
         self._index = "tl.int64" if wide else "tl.int32"
         self._numbered = {axis: f"i{n}" for n, axis in enumerate((*schedule.rows, *schedule.inner))}
+        if kernel.shares > 1:
+            self._numbered[kernel.partial_axis] = "tl.program_id(1)"
 
     def text(self) -> str:
         """The kernel's lines, with marks around what follows from sizes; its arguments are `buffers`, then `scalars`."""
@@ -105,8 +107,8 @@ class Writer:
         """Loops over the chunks of a row: each reduction after those that it needs, each store as early as may be."""
         k, s = self._kernel, self._schedule
         reductions = k.reductions
-        self._pairs = {} if k.shares > 1 else paired(reductions)
         parts = [p for p in k.partials if not k.summed]
+        self._pairs = paired([*reductions, *(p.node for p in parts)])
         when: dict[Node, int] = {}
         for n in below([*reductions, *(x.node for x in (*k.stores, *parts))]):
             when[n] = max((when[x] for x in n.args), default=0) + (n in reductions and n not in self._pairs)
@@ -147,7 +149,7 @@ class Writer:
             chunk = f"tl.program_id(0) % {self._chunks()}" if s.rows else "tl.program_id(0)"
             self._line(f"r = r0 + (zero + {chunk}) * {s.inner_block}")
         else:
-            share, end = number(-(-size // (s.inner_block * k.shares)) * s.inner_block), number(size)
+            share, end = number(k.share), number(size)
             start, end = ("0", end) if k.shares == 1 else ("start", f"min(start + {share}, {end})")
             if k.shares > 1:
                 self._line(f"start = tl.program_id(1) * {share}")
@@ -269,6 +271,8 @@ class Writer:
         s = self._schedule
         spans = _spans(store, s)
         masks = ["rm"] * (spans and self._inner_mask()) + ["xm"] * self._row_mask()
+        walked = (*s.rows, *(s.inner if spans else ()))
+        masks += [f"({self._numbered[a]} == 0)" for a in walked if a not in dict(store.axes)]
         shape = f"[{s.row_block}, {s.inner_block if spans else 1}]"
         self._write(store.buffer, self._address(store.axes, 0), value, shape, masks)
 

@@ -19,7 +19,13 @@ class Store:
 
 @dataclass(frozen=True)
 class Partial(Store):
-    """A reduction of which each program writes its part."""
+    """A reduction of which each program writes its part.
+
+    Attributes:
+        of: the reduction that it is a part of.
+    """
+
+    of: Node
 
 
 @dataclass(eq=False)

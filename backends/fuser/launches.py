@@ -24,6 +24,7 @@ from aotkit.backends.fuser.origins import Origins
 from aotkit.backends.fuser.plan import Plan
 from aotkit.backends.fuser.printing import printed
 from aotkit.backends.fuser.schedule import Schedule, scheduled
+from aotkit.backends.fuser.side_by_side import read_once
 from aotkit.backends.fuser.templates import Templates, literal
 from aotkit.backends.fuser.triton_code import HEADER, Writer
 from aotkit.backends.fusion_definition.engine import Around
@@ -63,7 +64,9 @@ class Fused:
         loops, results = lowered(definition.outputs)
         self._outputs, self._lowered = definition.outputs, results
         inputs = len(definition.inputs)
+        results, before = read_once(loops, results)
         self.plan = plan = Plan(loops, results, inputs)
+        plan.originals.update(before)
         self._numbers = [i for i, x in enumerate(definition.inputs) if x.kind == "scalar"]
         self.launches: list[Launch] = []
         for n, kernel in enumerate(plan.kernels):

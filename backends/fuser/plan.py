@@ -28,11 +28,13 @@ class Plan:
 
     Attributes:
         buffers: tensors that are written; their numbers go on from those of the inputs.
+        originals: of reductions that kernels compute: those that they are, or finish.
     """
 
     def __init__(self, loops: Loops, results: Sequence[Result], inputs: int) -> None:
         self.loops, self.kernels = loops, list[Kernel]()
         self.inputs, self.buffers = inputs, list[Buffer]()
+        self.originals: dict[Node, Node] = {}
         self._at: dict[Node, Kernel] = {}  # reductions that are inline in a kernel
         self._finished: dict[Node, Node] = {}  # reductions that parts are written of -> what finishes them
         self._writers: dict[int, Kernel] = {}  # of temporary buffers
@@ -121,8 +123,7 @@ class Plan:
         part = self.loops.node("reduction", node.type, node.args, (name, first))
         self._place_reduction(part)
         whole = self.loops.node("reduction", node.type, (part,), (name, over - first))
-        self._place_reduction(whole)
-        self._finished[original] = self._finished.get(whole, whole)
+        self._finish(original, whole)
 
     def _related(self, kernel: Kernel, node: Node) -> bool:
         """Whether they have anything to share; for small tensors, and for what programs wrote, one kernel is enough."""
@@ -170,6 +171,8 @@ class Plan:
         kernel.inline.add(node)
         self._at[node] = kernel
         kernel.reductions.append(self._in(kernel, node))
+        if kernel.reductions[-1] is not original:
+            self.originals[kernel.reductions[-1]] = original
         if node is not original:
             self._finished[original] = node
 
@@ -195,15 +198,12 @@ class Plan:
         axes, step = self._dense(node.axes)
         axes = ((kernel.partial_axis, step), *axes)
         buffer = self._buffer(node.type, axes, kernel)
-        kernel.partials.append(Partial(self._in(kernel, node), buffer, axes))
+        kernel.partials.append(Partial(self._in(kernel, node), buffer, axes, original))
         load = self.loops.node("load", node.type, (), (buffer, (), axes, 0))
         if kernel.shares > 1:
             self._parts[original] = kernel, kernel.partials[-1].node, load
         last = self.loops.node("reduction", node.type, (load,), (node.data[0], rest | {kernel.partial_axis}))
-        if original in self._fed_back:
-            self._fed_back.add(last)
-        self._place_reduction(last)
-        self._finished[original] = self._finished.get(last, last)
+        self._finish(original, last)
 
     def _share_squares(self, original: Node, pair: Pair) -> None:
         """The squares around the mean, from what each program finds around a mean of its own, in the walk for sums."""
@@ -211,10 +211,15 @@ class Plan:
         count = elements_of_part(self.loops, kernel, first.type)
         own, axes = own_squares(self.loops, first, count), sums.data[2]
         buffer = self._buffer(own.type, axes, kernel)
-        kernel.partials.append(Partial(own, buffer, axes))
+        kernel.partials.append(Partial(own, buffer, axes, original))
         parts = self.loops.node("load", own.type, (), (buffer, (), axes, 0))
         around = around_one_center(self.loops, parts, sums, count, self._now(pair.center))
         last = self.loops.node("reduction", own.type, (around,), ("sum", frozenset({axes[0][0]})))
+        self._finish(original, last)
+
+    def _finish(self, original: Node, last: Node) -> None:
+        """The last step of a reduction."""
+        self.originals[last] = original
         if original in self._fed_back:
             self._fed_back.add(last)
         self._place_reduction(last)

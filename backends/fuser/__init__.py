@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 from aotkit.backends.fuser.definition import DataType, FusionDefinition
 from aotkit.backends.fuser.launches import Fused
 from aotkit.backends.fuser.operations import OPERATIONS, REDUCTIONS
+from aotkit.backends.fuser.templates import Templates
 from aotkit.backends.fuser.values import Value, below
 from aotkit.backends.fusion_definition.engine import Around
 from aotkit.backends.fusion_definition.region import compile_region
@@ -30,6 +31,10 @@ NAME = "the fuser"
 
 class Definition(FusionDefinition):
     """One that runs."""
+
+    def __init__(self, templates: Templates | None = None) -> None:
+        super().__init__()
+        self._templates = templates
 
     def __enter__(self) -> "Definition":
         return self
@@ -47,7 +52,7 @@ class Definition(FusionDefinition):
     @cached_property
     def fused(self) -> Fused:
         """Its kernels; for these, neither a device nor Triton is needed."""
-        return Fused(self)
+        return Fused(self, self._templates)
 
     @cached_property
     def execute(self) -> Fused:
@@ -66,13 +71,25 @@ def without_code(value: Value) -> list[str]:
 
 
 class Engine:
-    """What `fusion_definition` builds with."""
+    """What `fusion_definition` builds with.
+
+    Args:
+        templates: that definitions share, whose sizes differ; None: each has kernels of its own.
+    """
 
     name, DataType = NAME, DataType
 
+    def __init__(self, templates: Templates | None = None) -> None:
+        self._templates = templates
+
+    @cached_property
+    def of_open_sizes(self) -> "Engine":
+        """With kernels that serve many sizes."""
+        return type(self)(Templates())
+
     def definition(self) -> Definition:
         """A new one."""
-        return Definition()
+        return Definition(self._templates)
 
     def kernels(
         self,
@@ -116,7 +133,6 @@ def unavailable() -> str | None:
 backend = Backend(
     fw_compiler=compile_graph,
     decompositions=decompositions,
-    fixed_sizes=True,
     declines=declining("cuda", NAME, ENGINE),
     unavailable=unavailable,
     horizontal=True,

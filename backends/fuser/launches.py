@@ -19,11 +19,13 @@ import torch
 from torch import Tensor
 
 from aotkit.backends.fuser.definition import FusionDefinition
-from aotkit.backends.fuser.kernels import Plan
 from aotkit.backends.fuser.loops import lowered
 from aotkit.backends.fuser.origins import Origins
+from aotkit.backends.fuser.plan import Plan
 from aotkit.backends.fuser.printing import printed
 from aotkit.backends.fuser.schedule import Schedule, scheduled
+from aotkit.backends.fuser.side_by_side import read_once
+from aotkit.backends.fuser.templates import Templates, literal
 from aotkit.backends.fuser.triton_code import HEADER, Writer
 from aotkit.backends.fusion_definition.engine import Around
 from aotkit.keep import write_whole
@@ -31,7 +33,7 @@ from aotkit.stages import Kernel
 from aotkit.torch_private.tensors import Empty, empty_strided_on
 
 _IMPORTING = threading.Lock()
-Step = tuple[Callable[..., Any], tuple[int, ...]]  # a kernel, and the places of its arguments
+Step = tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]  # a kernel, places of its arguments, numbers
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Launch:
 
     Attributes:
         buffers, scalars: which values it gets; buffers are inputs, then what the call allocates.
+        sizes: the numbers that it gets after them, by name.
     """
 
     name: str
@@ -47,24 +50,28 @@ class Launch:
     schedule: Schedule
     buffers: tuple[int, ...]
     scalars: tuple[int, ...]
+    sizes: Mapping[str, int]
 
 
 class Fused:
-    """The kernels of a definition."""
+    """The kernels of a definition.
 
-    def __init__(self, definition: FusionDefinition) -> None:
+    Args:
+        templates: of kernels for many sizes; None: of those that are given alone.
+    """
+
+    def __init__(self, definition: FusionDefinition, templates: Templates | None = None) -> None:
         loops, results = lowered(definition.outputs)
         self._outputs, self._lowered = definition.outputs, results
         inputs = len(definition.inputs)
+        results, before = read_once(loops, results)
         self.plan = plan = Plan(loops, results, inputs)
+        plan.originals.update(before)
         self._numbers = [i for i, x in enumerate(definition.inputs) if x.kind == "scalar"]
         self.launches: list[Launch] = []
         for n, kernel in enumerate(plan.kernels):
             schedule, name = scheduled(loops, kernel), f"kernel{n}"
-            writer = Writer(loops, kernel, schedule, name)
-            code = writer.text()
-            self.launches.append(Launch(name, code, schedule, tuple(writer.buffers), tuple(writer.scalars)))
-        self.code = "\n\n".join([HEADER, *(launch.code for launch in self.launches)])
+            self.launches.append(_launch(Writer(loops, kernel, schedule), schedule, name, templates))
         self._allocations = [_allocation(loops.sizes, buffer) for buffer in plan.buffers]
         order = [b.result for b in plan.buffers]
         self._results = [inputs + next(i for i, r in enumerate(order) if r is result) for result in results]
@@ -81,12 +88,12 @@ class Fused:
             values[i] = values[i].item()
         values += [new(*form) for form in self._allocations]
         if around is None:
-            for run, arguments in steps:
-                run(*map(values.__getitem__, arguments))
+            for run, arguments, sizes in steps:
+                run(*map(values.__getitem__, arguments), *sizes)
         else:
-            for n, (run, arguments) in enumerate(steps):
+            for n, (run, arguments, sizes) in enumerate(steps):
                 with around(n):
-                    run(*map(values.__getitem__, arguments))
+                    run(*map(values.__getitem__, arguments), *sizes)
         return list(map(values.__getitem__, self._results))
 
     def kernels(self, operations: Mapping[str, Sequence[Any]]) -> list[Kernel]:
@@ -98,19 +105,35 @@ class Fused:
         origins = Origins(self._outputs, self._lowered, self.plan, operations)
         found = []
         for kernel, launch in zip(self.plan.kernels, self.launches, strict=True):
-            code = f"{printed(self.plan, kernel, launch.schedule, launch.name)}\n\n{launch.code}"
+            lines = [printed(self.plan, kernel, launch.schedule, launch.name)]
+            if launch.sizes:
+                lines.append("  with " + ", ".join(f"{name} = {n}" for name, n in launch.sizes.items()))
+            code = "\n".join([*lines, "", launch.code])
             found.append(Kernel(launch.name, origins.of(kernel), "Triton", code))
         return found
 
     def _compiled(self, device: torch.device) -> tuple[Empty, list[Step]]:
         """What makes buffers, and the kernels, which Triton compiles when they are called."""
-        module = imported(self.code)
         steps: list[Step] = []
         for launch in self.launches:
-            kernel = getattr(module, launch.name)[(*launch.schedule.grid, 1)]
-            steps.append((partial(kernel, num_warps=launch.schedule.warps), (*launch.buffers, *launch.scalars)))
+            kernel = getattr(imported(f"{HEADER}\n\n{launch.code}"), launch.name)[(*launch.schedule.grid, 1)]
+            run = partial(kernel, num_warps=launch.schedule.warps)
+            steps.append((run, (*launch.buffers, *launch.scalars), tuple(launch.sizes.values())))
         self._ready = empty_strided_on(device.type), steps
         return self._ready
+
+
+def _launch(writer: Writer, schedule: Schedule, name: str, templates: Templates | None) -> Launch:
+    text, sizes, plain = writer.text(), dict[str, int](), list[str]()
+    if templates is None:
+        text = literal(text)
+    else:
+        text, sizes, plain = templates.fitted(text, schedule.warps)
+    plain = [*writer.scalars.values(), *plain]
+    decorator = f"@triton.jit(do_not_specialize={plain!r})" if plain else "@triton.jit"
+    arguments = ", ".join([*writer.buffers.values(), *writer.scalars.values(), *sizes])
+    code = f"{decorator}\ndef {name}({arguments}):\n{text}"
+    return Launch(name, code, schedule, tuple(writer.buffers), tuple(writer.scalars), sizes)
 
 
 def _allocation(sizes: dict[int, int], buffer: Any) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:

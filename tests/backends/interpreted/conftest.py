@@ -4,7 +4,7 @@ import pytest
 from triton.language import extra
 from triton.runtime import interpreter
 
-from aotkit.backends.fuser import kernels, schedule
+from aotkit.backends.fuser import limits
 from tests.backends.interpreted import libdevice
 
 
@@ -23,12 +23,9 @@ def as_on_a_device():
 def limit(monkeypatch):
     """Sets limits of the plan and of schedules, by their names, so that small tensors are walked as large ones are."""
 
-    def set_limits(**limits):
-        for name, number in limits.items():
-            having = [module for module in (kernels, schedule) if hasattr(module, name)]
-            assert having, f"there is no limit {name}"
-            for module in having:
-                monkeypatch.setattr(module, name, number)
+    def set_limits(**numbers):
+        for name, number in numbers.items():
+            monkeypatch.setattr(limits, name, number)
 
     return set_limits
 

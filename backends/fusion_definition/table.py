@@ -26,6 +26,7 @@ COMPOSITE = [
     aten._softmax,
     aten._log_softmax,
     aten._native_batch_norm_legit,
+    aten._native_batch_norm_legit_functional,
     aten._native_batch_norm_legit.no_stats,
     aten.elu,
     aten.gelu,

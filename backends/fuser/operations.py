@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from aotkit.backends.fuser.loops import Node
 from aotkit.backends.fuser.templates import count
 
 TYPES = {
@@ -53,6 +54,13 @@ def constant(value: Any, dtype: torch.dtype) -> str:
     if dtype in EXACT and value and value == value // 1 and abs(value) < EXACT[dtype]:
         text = count(value)
     return f"tl.full([1, 1], {text}, {TYPES[dtype]})"
+
+
+def reciprocal(node: Node) -> float | None:
+    """What to multiply with in order to divide by a power of two: the same, at less cost."""
+    if node.kind != "constant" or not math.isfinite(node.data) or abs(math.frexp(node.data)[0]) != 0.5:
+        return None
+    return float(1 / node.data) if 2.0**-64 <= abs(node.data) <= 2.0**64 else None
 
 
 def neutral(name: str, dtype: torch.dtype) -> str:

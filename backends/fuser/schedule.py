@@ -53,7 +53,9 @@ def scheduled(loops: Loops, kernel: Kernel) -> Schedule:
         row_block = _block(loops.sizes[rows[-1]], limits.SIDE)
         while row_block > limits.NEIGHBOURS and count // row_block * kernel.shares < 2 * limits.MULTIPROCESSORS:
             row_block //= 2
-        inner_block, elements = _block(length, min(limits.SHARED_CHUNK, max(16, limits.TILE // row_block))), limits.FEW
+        inner_block = _block(length, min(limits.SHARED_CHUNK, max(16, limits.TILE // row_block)))
+        # Within a thread, a sum costs least; where there are few programs, as many warps read.
+        elements = limits.MANY if count // row_block * kernel.shares >= 2 * limits.PROGRAMS else limits.FEW
     else:
         row_block, inner_block, elements = _row_tile(count, length, kernel.shares)
     whole = inner_block >= length and kernel.shares == 1

@@ -6,7 +6,7 @@ import torch
 
 from aotkit.backends.fuser.kernels import Kernel, Partial, Store
 from aotkit.backends.fuser.loops import Loops, Node, Strides
-from aotkit.backends.fuser.operations import IN_FLOAT, OPERATIONS, REDUCTIONS, TYPES, constant, neutral
+from aotkit.backends.fuser.operations import IN_FLOAT, OPERATIONS, REDUCTIONS, TYPES, constant, neutral, reciprocal
 from aotkit.backends.fuser.pairs import Pair, paired
 from aotkit.backends.fuser.schedule import Schedule
 from aotkit.backends.fuser.templates import count, number
@@ -225,6 +225,8 @@ class Writer:
             return f"{args[0]}.to({TYPES[node.type]})"
         if node.data == "eq" and (text := self._position_is(node)):
             return text
+        if node.data == "truediv" and node.axes & frozenset(self._schedule.inner) and (by := reciprocal(node.args[1])):
+            return f"{args[0]} * {by}"
         if node.data in ("maximum", "minimum") and not node.type.is_floating_point:
             return f"tl.{node.data}({args[0]}, {args[1]})"
         table = IN_FLOAT if node.type is torch.float32 and node.data in IN_FLOAT else OPERATIONS

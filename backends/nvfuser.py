@@ -40,6 +40,11 @@ class Engine:
         """Its types."""
         return self.module.DataType
 
+    @property
+    def of_open_sizes(self) -> "Engine":
+        """A fusion for each size."""
+        return self
+
     def definition(self) -> Any:
         """A new one. Its `repr` is Python code, which shows six digits of a number."""
         return self.module.FusionDefinition()

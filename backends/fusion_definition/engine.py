@@ -57,6 +57,11 @@ class Engine(Protocol):
         """Its types: Double, Float, Half, BFloat16, Int, Int32, Bool."""
         ...
 
+    @property
+    def of_open_sizes(self) -> "Engine":
+        """The one for definitions that are alike but for sizes: what they have in common, it may share."""
+        ...
+
     def definition(self) -> AbstractContextManager[Definition]:
         """A new one, to be built."""
         ...

@@ -34,16 +34,12 @@ class Engine:
 
     module: Any
     name = NAME
+    of_open_sizes = None
 
     @property
     def DataType(self) -> Any:
         """Its types."""
         return self.module.DataType
-
-    @property
-    def of_open_sizes(self) -> "Engine":
-        """A fusion for each size."""
-        return self
 
     def definition(self) -> Any:
         """A new one. Its `repr` is Python code, which shows six digits of a number."""

@@ -44,7 +44,7 @@ class Writer:
         self._numbered = {axis: f"i{n}" for n, axis in enumerate((*schedule.rows, *schedule.inner))}
 
     def text(self) -> str:
-        """The kernel's lines, with marks around what follows from sizes; its arguments are `buffers`, then `scalars`."""
+        """The kernel's lines, with marks around what follows from sizes; it gets `buffers`, then `scalars`."""
         k, s = self._kernel, self._schedule
         rows, summed = self._loops.size(s.rows), count(self._loops.size(k.summed))
         blocks, programs = count(-(-self._loops.size(k.summed) // s.row_block)), count(s.programs)

@@ -58,8 +58,8 @@ class Engine(Protocol):
         ...
 
     @property
-    def of_open_sizes(self) -> "Engine":
-        """The one for definitions that are alike but for sizes: what they have in common, it may share."""
+    def of_open_sizes(self) -> "Engine | None":
+        """The one for definitions that are alike but for sizes, which share what they can; None if sizes are fixed."""
         ...
 
     def definition(self) -> AbstractContextManager[Definition]:

@@ -15,13 +15,21 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_aggregate
 
+from aotkit.backends.fusion_definition.sizes import (
+    Evaluation,
+    Sizes,
+    UnknownSizeError,
+    follows_from_sizes,
+    hint,
+    is_open,
+)
 from aotkit.errors import CompileError, is_out_of_memory
+from aotkit.interfaces import Boxed
 from aotkit.passes import copy_graph
 from aotkit.stages import Around, Kernel, Product, boxed_call, explained
 from aotkit.torch_private.dispatch import tree_leaves
 from aotkit.torch_private.fake_tensors import fake_mode, like_meta
 from aotkit.torch_private.fx import graph_module
-from aotkit.torch_private.sizes import Evaluation, Sizes, UnknownSizeError, follows_from_sizes, hint, is_open
 
 MOST_SIZES = 256
 _log = logging.getLogger("aotkit")
@@ -107,6 +115,7 @@ class _Sized:
     def __init__(self, gm: GraphModule, compile_fixed: Callable[[], Product], what: str) -> None:
         self._gm, self._what = gm, what
         self.why = ""
+        self.run: Boxed
         try:
             self.product = compile_fixed()
             self.compiled = boxed_call(self.product.run)

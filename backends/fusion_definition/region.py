@@ -14,6 +14,7 @@ from aotkit.backends.fusion_definition.engine import Around, Engine
 from aotkit.backends.fusion_definition.fusion import Fusion, Strides, fusion_of
 from aotkit.backends.fusion_definition.open_sizes import OpenRegion, open_numbers
 from aotkit.backends.fusion_definition.shapes import VIEWS
+from aotkit.errors import CompileError
 from aotkit.stages import Kernel, Operators, subgraph
 from aotkit.torch_private.fx import boxed
 
@@ -120,7 +121,9 @@ def compile_region(engine: Engine, gm: GraphModule, device_type: str) -> Callabl
         CompileError: the engine does not take the graph.
     """
     if any(map(open_numbers, gm.graph.nodes)):
-        return OpenRegion(engine.name, gm, lambda fixed: compile_region(engine.of_open_sizes, fixed, device_type))
+        if (sized := engine.of_open_sizes) is None:
+            raise CompileError(f"{engine.name} compiles graphs of fixed sizes only; compile with dynamic=False")
+        return OpenRegion(engine.name, gm, lambda fixed: compile_region(sized, fixed, device_type))
     inputs = gm.graph.find_nodes(op="placeholder")
     shape_indices(gm.graph)
     results = filter(None, map(_computed, gm.graph.output_node().all_input_nodes))

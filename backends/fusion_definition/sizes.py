@@ -1,4 +1,4 @@
-"""Symbolic sizes: what they are where others are known. Nothing here adds a guard."""
+"""Symbolic numbers: what they are where others are known. Nothing here adds a guard."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,9 +25,9 @@ def follows_from_sizes(number: Any) -> bool:
     return all(symbol.is_integer for symbol in number.node.expr.free_symbols)
 
 
-def hint(number: Any) -> Number:
+def hint(number: Any) -> Any:
     """What it was while tracing."""
-    return number.node.hint if is_open(number) else number  # type: ignore[no-any-return]
+    return number.node.hint if is_open(number) else number
 
 
 class Sizes:
@@ -43,7 +43,7 @@ class Sizes:
     def __call__(self, values: Sequence[Number]) -> Evaluation:
         """What numbers are, where those that are told have these values."""
         # An expression is known as a whole, too: also where its symbols are not.
-        from sympy import sympify
+        from sympy import sympify  # type: ignore[import-untyped]  # with torch's expressions, which are SymPy's
 
         known: dict[Any, Any] = dict(zip(self._told, map(sympify, values), strict=True))
         symbols = _solved(known)

@@ -31,7 +31,7 @@ from aotkit.torch_private.dispatch import tree_leaves
 from aotkit.torch_private.fake_tensors import fake_mode, like_meta
 from aotkit.torch_private.fx import graph_module
 
-MOST_SIZES = 256
+MOST_SIZES = 64
 _log = logging.getLogger("aotkit")
 
 

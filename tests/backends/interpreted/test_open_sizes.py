@@ -12,7 +12,7 @@ from aotkit.backends import fuser
 from aotkit.backends.fuser import launches
 from aotkit.backends.fuser.templates import Templates, count, literal, number
 from aotkit.backends.fusion_definition.open_sizes import OpenRegion
-from aotkit.backends.fusion_definition.region import compile_region
+from aotkit.backends.fusion_definition.region import Region, compile_region
 from aotkit.backends.fusion_definition.table import declining
 from aotkit.passes.graphs import copy_graph
 from aotkit.torch_private.dispatch import pytree
@@ -90,6 +90,27 @@ def test_many_sizes_are_right(capture, kernels):
         graphs.append(made.graphs)
     assert any(isinstance(region, OpenRegion) for region in made.regions)
     assert len({*graphs[:5]}) == 1  # 0 and 1 are sizes that torch compiles for on their own
+
+
+def test_sizes_that_turn_out_to_change(kernels):
+    made = Compilations()
+    fn = aotkit.compile(block, backend=made.backend(), check=False, capture="dynamo")
+    graphs = []
+    for rows in (5, 6, 7, 9, 17):
+        differentiated(fn, rand(rows, 11), rand(11))
+        graphs.append(made.graphs)
+    assert len({*graphs}) == 2
+    assert {type(region) for region in made.regions} == {Region, OpenRegion}
+
+
+def test_open_sizes_make_no_more_regions(kernels):
+    counts = []
+    for dynamic in (False, True):
+        made = Compilations()
+        fn = aotkit.compile(block, backend=made.backend(), dynamic=dynamic, check=False)
+        differentiated(fn, rand(5, 7), rand(7))
+        counts.append(made.graphs)
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("name", CASES)

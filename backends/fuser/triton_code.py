@@ -46,7 +46,7 @@ class Writer:
             self._numbered[kernel.partial_axis] = "tl.program_id(1)"
 
     def text(self) -> str:
-        """The kernel's lines, with marks around what follows from sizes; its arguments are `buffers`, then `scalars`."""
+        """The kernel's lines, with marks around what follows from sizes; it gets `buffers`, then `scalars`."""
         k, s = self._kernel, self._schedule
         rows, summed = self._loops.size(s.rows), count(self._loops.size(k.summed))
         blocks, programs = count(-(-self._loops.size(k.summed) // s.row_block)), count(s.programs)

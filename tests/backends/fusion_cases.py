@@ -161,6 +161,15 @@ def scattered_parts(x, y):
     return z, w.t(), z[:, None].squeeze() * 2
 
 
+@case((3, 24))
+def parts_of_heads(x):
+    q, k, v = (x * 2).split([8, 8, 8], dim=1)
+    q, k = (h.view(3, 2, 4) / h.view(3, 2, 4).norm(dim=-1, keepdim=True) for h in (q, k))
+    heads = torch.cat([q.flatten(1), k.flatten(1), v.cos()], dim=1)
+    turned = torch.cat([-heads[:, 12:], heads[:, :12]], dim=1)
+    return heads * turned, q.flatten(1)[:, 4:8] + 1, F.pad(k.flatten(1), (4, 8)).exp()
+
+
 @case((3, 4, 5))
 def reductions(x):
     return (

@@ -8,7 +8,7 @@ import torch
 
 import aotkit
 from aotkit.capture import BEST, default_backend
-from aotkit.capture.auto import choice_for
+from aotkit.capture.auto import BEST_OF_MODELS, choice_for
 from aotkit.cli import main
 from aotkit.interfaces import Backend
 
@@ -45,6 +45,17 @@ def test_the_first_that_runs_is_chosen_and_the_others_have_reasons(backends):
     found = choice_for([there], open_sizes=True)
     assert found.names == ["any"]
     assert "not 'fixed': it compiles for fixed sizes, and some are open" in found.why
+
+
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+def test_what_learns_matrices_has_a_table_of_its_own(backends, monkeypatch, capture):
+    monkeypatch.setitem(BEST, "cpu", [["fixed"]])
+    monkeypatch.setitem(BEST_OF_MODELS, "cpu", [["any"]])
+    x = torch.randn(3, 4, requires_grad=True)
+    for module, name in ((torch.nn.LayerNorm(4), "fixed"), (torch.nn.Linear(4, 2), "any")):
+        graphs = aotkit.compile(module, capture=capture).graphs(x)
+        assert graphs.backend == name
+    assert graphs.why_backend == "backend 'auto' is 'any' for what learns matrices on cpu"
 
 
 def test_a_list_needs_all_of_its_backends(backends, monkeypatch):

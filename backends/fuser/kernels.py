@@ -203,7 +203,7 @@ class Plan:
         arg = node.args[0]
         if not kernel.inner or not kernel.inline or kernel.shares > 1 or name != "sum":
             return False
-        if self.loops.size(kernel.inner) > LONGEST_WHOLE_ROW or arg.axes not in (kernel.domain, kernel.rows):
+        if self.loops.size(kernel.inner) > self._longest_summed() or arg.axes not in (kernel.domain, kernel.rows):
             return False
         if over & kernel.inner and not kernel.inner <= over:
             return False
@@ -212,6 +212,10 @@ class Plan:
             return False
         rows = over - kernel.inner
         return bool(rows) and rows <= kernel.rows and kernel.summed <= rows
+
+    def _longest_summed(self) -> int:
+        """Elements of a row, at most, that a program adds up one row after the other."""
+        return LONGEST_WHOLE_ROW
 
     def _inline(self, kernel: Kernel, original: Node, node: Node) -> None:
         self._add(kernel, node)

@@ -20,6 +20,7 @@ from aotkit.backends.fuser.loops import Loops, Node, Strides
 from aotkit.backends.fuser.values import below
 from aotkit.errors import CompileError
 
+VECTORS = 4  # at a time
 WORTH_HOLDING = 8  # additions, about, that computing a value anew takes
 FOLDED = 64  # sums are added up in so many steps, then those: errors stay small
 
@@ -288,7 +289,7 @@ class Writer:
         s = self._schedule
         start, end = "from", "to_end"
         if self._kernel.shares > 1 and len(s.inner) == 1:
-            each = -(-self._loops.sizes[s.inner[0]] // (self._kernel.shares * 16)) * 16
+            each = -(-self._loops.sizes[s.inner[0]] // (self._kernel.shares * 64)) * 64
             self._line(f"const int64_t first_one = part * {each} < to_end ? part * {each} : to_end;")
             self._line(f"const int64_t last_one = first_one + {each} < to_end ? first_one + {each} : to_end;")
             start, end = "first_one", "last_one"
@@ -322,17 +323,17 @@ class Writer:
         for n, name in accumulators.items():
             value = self._value(n.args[0])
             if runs:
-                joined = REDUCTIONS[n.data[0]][1].format(name, f"within(there, {value}, {neutral(n.data[0], n.type)})")
-                self._line(f"{name} = {joined};")
+                join = f"[](auto x, auto y) {{ return {REDUCTIONS[n.data[0]][1].format('x', 'y')}; }}"
+                self._line(f"reduce({name}, {value}, {neutral(n.data[0], n.type)}, there, {join});")
             else:
                 self._line(f"{name}.add({value});")
         for n in walk.held:
-            self._line(f"hold({self._held[n]} + {self._place_in_row()}, {self._value(n)});")
+            self._line(f"hold({self._held[n]} + {self._place_in_row()}, {self._value(n)}, there);")
         for store in walk.stores:
             self._put(store.buffer, store.node, store.axes, self._value(store.node))
         for p in walk.added:
             place = f"{self._sums[p]} + {self._place_in_row()}"
-            self._line(f"hold({place}, held<{LANES[p.node.type]}>({place}) + {self._value(p.node.args[0])});")
+            self._line(f"hold({place}, held<{LANES[p.node.type]}>({place}, there) + {self._value(p.node.args[0])}, there);")
 
     def _row_values(self, wanted: Sequence[Node]) -> None:
         """Arrays of what there is one of for each column, and the walk needs."""
@@ -427,7 +428,10 @@ class Writer:
         self._names, self._known = names, known
         with self._scope(""):
             self._line(f"int64_t at = {start};")
-            self._line(f"for (; at + LANES <= {end}; at += LANES) {body}(at, whole{{}});")
+            if not self._across and size >= VECTORS * 16:
+                self._line(f"for (; at + {VECTORS} * LANES <= {end}; at += {VECTORS} * LANES) {body}(at, wholes<{VECTORS}>{{}});")
+            if self._across or size < VECTORS * 16 or size % (VECTORS * 16):
+                self._line(f"for (; at + LANES <= {end}; at += LANES) {body}(at, whole{{}});")
             if size % 16:
                 self._line(f"if (at < {end}) {body}(at, first{{(int)({end} - at)}});")
 
@@ -458,7 +462,7 @@ class Writer:
         if node in self._names:
             return self._names[node]
         if node in self._filled:
-            text = f"held<{LANES[node.type]}>({self._held[node]} + {self._place_in_row()})"
+            text = f"held<{LANES[node.type]}>({self._held[node]} + {self._place_in_row()}, there)"
         else:
             text = self._expression(node)
         self._names[node] = self._named(text)
@@ -494,9 +498,8 @@ class Writer:
         step = dict(strides).get(self._lane, 0)
         lanes = LANES[dtype] if dtype in (torch.int32, torch.int64) else "i64"
         element = ELEMENTS[lanes]
-        text = f"all(({element})({self._address(strides, offset)}))"
-        if step:
-            text += f" + numbered<{lanes}>()" + (f" * all(({element}){step})" if step != 1 else "")
+        start = self._address(strides, offset)
+        text = f"places<{lanes}>({start}, {step}, there)" if step else f"all(({element})({start}))"
         return text if lanes == LANES[dtype] else f"to<{LANES[dtype]}>({text})"
 
     @property
@@ -515,7 +518,7 @@ class Writer:
         if not steps:
             return f"load_where({condition}, {place}, {step}, there)"
         at = [f"to<i64>({v}) * all((int64_t){by})" for v, by in zip(values, steps, strict=False)]
-        at += [f"numbered<i64>() * all((int64_t){step})"] if step else []
+        at += [f"places<i64>(0, {step}, there)"] if step else []
         return f"gather({condition}, {place}, {' + '.join(at)}, there)"
 
     def _put(self, buffer: int, node: Node, axes: Strides, value: str, more: str = "") -> None:

@@ -303,12 +303,3 @@ REDUCTION(prod_of, all((element_of<V>)1), now * x)
 REDUCTION(max_of, lowest<V>(), larger(now, x))
 REDUCTION(min_of, highest<V>(), smaller(now, x))
 #undef REDUCTION
-
-// Vectors in arrays of a thread's own.
-template <class V>
-INLINE V held(const element_of<V>* p) {
-  V x;
-  memcpy(&x, p, sizeof(x));
-  return x;
-}
-template <class V> INLINE void hold(element_of<V>* p, V x) { memcpy(p, &x, sizeof(x)); }

@@ -294,16 +294,16 @@ INLINE void store(T* p, int64_t step, M there, lanes_for<T> x) {
   for (int i = 0; i < there.count(); ++i) p[i * step] = found[i];
 }
 
-// One value of all lanes, in all lanes.
+// One value of all lanes, in all lanes: neighbours first.
 template <class V, class F>
 INLINE V together(V x, F join) {
   typedef element_of<V> T;
   struct alignas(BYTES) Lanes { T x[LANES]; };
-  auto from = as<Lanes>(x);
-  for (int n = LANES / 2; n; n /= 2) {
-    Lanes moved = from;
-    for (int i = 0; i < n; ++i) moved.x[i] = from.x[i + n];
-    from = as<Lanes>(join(as<V>(from), as<V>(moved)));
+  for (int n = 1; n < LANES; n *= 2) {
+    auto from = as<Lanes>(x);
+    Lanes moved;
+    for (int i = 0; i < LANES; ++i) moved.x[i] = from.x[i ^ n];
+    x = join(x, as<V>(moved));
   }
-  return all(from.x[0]);
+  return x;
 }

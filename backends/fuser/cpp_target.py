@@ -106,7 +106,7 @@ def _openmp() -> tuple[ctypes.c_void_p, ...]:
 
 @functools.cache
 def _headers() -> str:
-    names = ("cpp_lanes.h", "cpp_functions.h", "cpp_threads.h")
+    names = ("cpp_lanes.h", "cpp_functions.h", "cpp_packs.h", "cpp_threads.h")
     return "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in names)
 
 

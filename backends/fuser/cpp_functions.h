@@ -26,9 +26,9 @@ INLINE f32 fma(f32 a, f32 b, float c) { return fma(a, b, all(c)); }
 INLINE f32 fma(f32 a, float b, f32 c) { return fma(a, all(b), c); }
 INLINE f32 fma(f32 a, float b, float c) { return fma(a, all(b), all(c)); }
 
-template <class V> INLINE i32 is_nan(V x) { return x != x; }
-template <class V> INLINE V larger(V a, V b) { return select((a > b) | is_nan(a), a, b); }
-template <class V> INLINE V smaller(V a, V b) { return select((a < b) | is_nan(a), a, b); }
+template <class V, class = element_of<V>> INLINE i32 is_nan(V x) { return x != x; }
+template <class V, class = element_of<V>> INLINE V larger(V a, V b) { return select((a > b) | is_nan(a), a, b); }
+template <class V, class = element_of<V>> INLINE V smaller(V a, V b) { return select((a < b) | is_nan(a), a, b); }
 INLINE i32 larger(i32 a, i32 b) { return a > b ? a : b; }
 INLINE i64 larger(i64 a, i64 b) { return select(a > b, a, b); }
 INLINE i32 smaller(i32 a, i32 b) { return a < b ? a : b; }
@@ -40,10 +40,10 @@ INLINE f32 absolute(f32 x) { return as<f32>(as<i32>(x) & 0x7fffffff); }
 INLINE f64 absolute(f64 x) { return as<f64>(as<i64>(x) & all((int64_t)0x7fffffffffffffff)); }
 INLINE f32 signed_as(f32 x, f32 sign) { return as<f32>(as<i32>(x) | (as<i32>(sign) & (int32_t)0x80000000)); }
 INLINE f64 signed_as(f64 x, f64 sign) { return as<f64>(as<i64>(x) | (as<i64>(sign) & all(INT64_MIN))); }
-template <class V> INLINE i32 is_infinite(V x) { return absolute(x) == all((element_of<V>)INFINITY); }
+template <class V, class = element_of<V>> INLINE i32 is_infinite(V x) { return absolute(x) == all((element_of<V>)INFINITY); }
 
 // Integers: no division ends the process.
-template <class V>
+template <class V, class = element_of<V>>
 INLINE V divided(V a, V b) {
   typedef element_of<V> T;
   return by_lane([](T x, T y) { return y == 0 || y == -1 ? (T)(y ? 0 - (uint64_t)x : x) : (T)(x / y); }, a, b);
@@ -58,14 +58,14 @@ INLINE f64 nearest(f64 x) {
   f64 large = signed_as(all(0x1p52), x);
   return select(absolute(x) < all(0x1p52), signed_as(absolute((x + large) - large), x), x);
 }
-template <class V>
+template <class V, class = element_of<V>>
 INLINE V below(V x) {
   typedef element_of<V> T;
   V n = nearest(x);
   return select(n > x, n - all((T)1), n);
 }
-template <class V> INLINE V above(V x) { return -below(-x); }
-template <class V> INLINE V towards_zero(V x) { return signed_as(below(absolute(x)), x); }
+template <class V, class = element_of<V>> INLINE V above(V x) { return -below(-x); }
+template <class V, class = element_of<V>> INLINE V towards_zero(V x) { return signed_as(below(absolute(x)), x); }
 
 // By a loop over an array, of which the compiler makes vectors.
 INLINE f32 square_root(f32 x) { return by_lane([](float v) { return __builtin_sqrtf(v); }, x); }
@@ -261,17 +261,17 @@ INLINE f32 v_lgamma(f32 x) { return to<f32>(v_lgamma(to<f64>(x))); }
 INLINE f64 v_erfinv(f64 x) { return by_lane(inverse_error_function, x); }
 INLINE f32 v_erfinv(f32 x) { return to<f32>(v_erfinv(to<f64>(x))); }
 
-template <class V>
+template <class V, class = element_of<V>>
 INLINE V sigmoid(V x) {
   typedef element_of<V> T;
   return all((T)1) / (all((T)1) + v_exp(-x));
 }
-template <class V>
+template <class V, class = element_of<V>>
 INLINE V remainder_of(V a, V b) {
   V rest = v_fmod(a, b), zero = rest - rest;
   return select((rest != zero) & ((rest < zero) != (b < zero)), rest + b, rest);
 }
-template <class V>
+template <class V, class = element_of<V>>
 INLINE V sign_of(V x) {
   V zero = {};
   return of_truth<V>(x > zero) - of_truth<V>(x < zero);

@@ -19,6 +19,9 @@ template <class... A> constexpr int packed() {
 }
 template <bool> struct enabled {};
 template <> struct enabled<true> { typedef int type; };
+template <class M> struct is_several { static constexpr bool value = false; };
+template <int N> struct is_several<wholes<N>> { static constexpr bool value = true; };
+template <class M> using only_one = typename enabled<!is_several<M>::value>::type;
 template <class... A> using with_pack = typename enabled<(packed<A...>() > 0)>::type;
 
 template <class A> INLINE A item(A x, int) { return x; }
@@ -67,7 +70,7 @@ INLINE auto of_each(F function, wholes<N>) {
   return found;
 }
 // start + step * lane.
-template <class V, class M>
+template <class V, class M, only_one<M> = 0>
 INLINE auto places(element_of<V> start, element_of<V> step, M) {
   return all(start) + numbered<V>() * all(step);
 }
@@ -94,7 +97,7 @@ INLINE void store(T* p, int64_t step, wholes<N>, V x) {
 }
 
 // Vectors in arrays of a thread's own.
-template <class V, class M>
+template <class V, class M, only_one<M> = 0>
 INLINE V held(const element_of<V>* p, M) {
   V x;
   memcpy(&x, p, sizeof(x));
@@ -104,7 +107,7 @@ template <class V, int N>
 INLINE auto held(const element_of<V>* p, wholes<N> there) {
   return of_each([=](int i) { return held<V>(p + i * LANES, whole{}); }, there);
 }
-template <class T, class V, class M>
+template <class T, class V, class M, only_one<M> = 0>
 INLINE void hold(T* p, V x, M) {
   memcpy(p, &x, sizeof(x));
 }
@@ -115,7 +118,7 @@ INLINE void hold(T* p, V x, wholes<N>) {
 }
 
 // What has been reduced, and more of it, as far as there is any.
-template <class V, class M, class F>
+template <class V, class M, class F, only_one<M> = 0>
 INLINE void reduce(V& now, V x, V nothing, M there, F join) {
   now = join(now, within(there, x, nothing));
 }

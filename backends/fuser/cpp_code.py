@@ -319,7 +319,8 @@ class Writer:
 
     def _body(self, walk: Walk, accumulators: dict[Node, str]) -> None:
         """What is done with each vector."""
-        runs = not self._across and self._schedule.lane in self._schedule.inner
+        lane = self._schedule.lane
+        runs = not self._across and lane in self._schedule.inner
         for n, name in accumulators.items():
             value = self._value(n.args[0])
             if runs:
@@ -331,6 +332,12 @@ class Writer:
             self._line(f"hold({self._held[n]} + {self._place_in_row()}, {self._value(n)}, there);")
         for store in walk.stores:
             self._put(store.buffer, store.node, store.axes, self._value(store.node))
+        if runs and walk is self._walks[-1] and len(self._walks) > 1 and self._schedule.rows:
+            row = self._schedule.rows[-1]
+            for n in below(self._walks[0].anchors):
+                if n.kind == "load" and not n.args and {(lane, 1)} <= {*n.data[-2]} and row in n.axes:
+                    next_row = n.data[-1] + dict(n.data[-2])[row]
+                    self._line(f"fetch({self._buffer(n.data[0], n.type)} + {self._address(n.data[-2], next_row)}, there);")
         for p in walk.added:
             place = f"{self._sums[p]} + {self._place_in_row()}"
             self._line(f"hold({place}, held<{LANES[p.node.type]}>({place}, there) + {self._value(p.node.args[0])}, there);")
@@ -489,6 +496,8 @@ class Writer:
             return converted(args[0], node.args[0].type, node.type)
         if node.data in ("lt", "le", "gt", "ge") and node.args[0].type is torch.bool:
             args.reverse()  # true is -1
+        if node.data == "truediv" and self._lane in node.axes and self._lane not in node.args[1].axes:
+            return f"over({args[0]}, {args[1]})"
         if node.data not in OPERATIONS:
             raise CompileError(f"the fuser has no {node.data}")
         lanes = LANES[node.type]

@@ -67,15 +67,30 @@ INLINE V below(V x) {
 template <class V, class = element_of<V>> INLINE V above(V x) { return -below(-x); }
 template <class V, class = element_of<V>> INLINE V towards_zero(V x) { return signed_as(below(absolute(x)), x); }
 
+// x / y, where y is the same for a whole row: the quotient by way of 1 / y is corrected by what is left, and is the same
+// but for a rounding in some millions (Markstein, "Computation of elementary functions on the IBM RISC System/6000
+// processor", 1990), as long as nothing gets too large or too small.
+INLINE f32 over(f32 x, f32 y) {
+  f32 size = absolute(y), inverse = 1.0f / y;
+  if (any((size < 0x1p-60f) | ~(size < 0x1p60f))) return x / y;
+  f32 quotient = x * inverse, better = fma(fma(-quotient, y, x), inverse, quotient);
+  return absolute(quotient) < all(INFINITY) ? better : quotient;
+}
+INLINE f64 over(f64 x, f64 y) { return x / y; }
+
 // By a loop over an array, of which the compiler makes vectors.
 INLINE f32 square_root(f32 x) { return by_lane([](float v) { return __builtin_sqrtf(v); }, x); }
 INLINE f64 square_root(f64 x) { return by_lane([](double v) { return __builtin_sqrt(v); }, x); }
 
 INLINE f32 power_of_two(i32 n) { return as<f32>((n + 127) << 23); }
-// x * 2**n, for n that one factor does not reach.
-INLINE f32 scaled(f32 x, i32 n) {
-  i32 part = n >> 1;
-  return x * power_of_two(part) * power_of_two(n - part);
+// x * 2**n, for n that one factor does not reach; n is rounded, and t is n + ROUNDING.
+INLINE f32 scaled(f32 x, f32 n, f32 t) {
+#if BYTES == 64 && !defined(__clang__)
+  return (f32)__builtin_ia32_scalefps512_mask(x, n, x, (uint16_t)-1, 4);
+#else
+  i32 whole = as<i32>(t) - 0x4b400000, part = whole >> 1;
+  return x * power_of_two(part) * power_of_two(whole - part);
+#endif
 }
 constexpr float ROUNDING = 12582912.0f, LOG2_E = 1.44269504f, LN2_HIGH = 0.693359375f, LN2_LOW = -2.12194440e-4f;
 
@@ -91,7 +106,7 @@ INLINE f32 exponential(f32 x) {
   x = -104.0f > x ? all(-104.0f) : x;
   f32 t = fma(x, LOG2_E, ROUNDING), n = t - ROUNDING;
   f32 r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x));
-  return scaled(fma(exponential_rest(r) * r, r, r) + 1.0f, as<i32>(t) - 0x4b400000);
+  return scaled(fma(fma(exponential_rest(r), r, 1.0f), r, 1.0f), n, t);
 }
 INLINE f32 exponential_less_one(f32 x) {
   f32 y = 89.0f < x ? all(89.0f) : x;
@@ -110,8 +125,8 @@ INLINE f32 exponential_less_one(f32 x) {
 INLINE f32 exponential_of_two(f32 x) {
   x = 129.0f < x ? all(129.0f) : x;
   x = -151.0f > x ? all(-151.0f) : x;
-  f32 t = x + ROUNDING, r = (x - (t - ROUNDING)) * 0.693147182f;
-  return scaled(fma(exponential_rest(r) * r, r, r) + 1.0f, as<i32>(t) - 0x4b400000);
+  f32 t = x + ROUNDING, n = t - ROUNDING, r = (x - n) * 0.693147182f;
+  return scaled(fma(fma(exponential_rest(r), r, 1.0f), r, 1.0f), n, t);
 }
 
 // log(1 + f) for 2/3 <= 1 + f < 4/3.

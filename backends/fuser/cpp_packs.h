@@ -54,7 +54,7 @@ LIFTED(nearest) LIFTED(below) LIFTED(above) LIFTED(towards_zero) LIFTED(square_r
 LIFTED(remainder_of) LIFTED(v_exp) LIFTED(v_exp2) LIFTED(v_expm1) LIFTED(v_log) LIFTED(v_log2) LIFTED(v_log10)
 LIFTED(v_log1p) LIFTED(v_sin) LIFTED(v_cos) LIFTED(v_tan) LIFTED(v_asin) LIFTED(v_acos) LIFTED(v_atan) LIFTED(v_sinh)
 LIFTED(v_cosh) LIFTED(v_tanh) LIFTED(v_asinh) LIFTED(v_acosh) LIFTED(v_atanh) LIFTED(v_erf) LIFTED(v_erfc)
-LIFTED(v_erfinv) LIFTED(v_lgamma) LIFTED(v_atan2) LIFTED(v_pow) LIFTED(v_fmod) LIFTED(rounded_to)
+LIFTED(v_erfinv) LIFTED(v_lgamma) LIFTED(v_atan2) LIFTED(v_pow) LIFTED(v_fmod) LIFTED(rounded_to) LIFTED(over)
 #undef LIFTED
 template <class To, class V, int N> INLINE auto to(pack<V, N> a) { return lifted([](auto x) { return to<To>(x); }, a); }
 template <class To, class V, int N> INLINE auto of_truth(pack<V, N> a) {
@@ -94,6 +94,17 @@ template <class T, class V, int N>
 INLINE void store(T* p, int64_t step, wholes<N>, V x) {
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) store(p + i * LANES * step, step, whole{}, item(x, i));
+}
+
+// Have in the cache what the next row needs, while this one is computed.
+template <class T, class M, only_one<M> = 0>
+INLINE void fetch(const T* p, M) {
+  __builtin_prefetch(p);
+}
+template <class T, int N>
+INLINE void fetch(const T* p, wholes<N>) {
+#pragma GCC unroll 8
+  for (int i = 0; i < N; ++i) __builtin_prefetch(p + i * LANES);
 }
 
 // Vectors in arrays of a thread's own.

@@ -8,6 +8,7 @@ from aotkit.backends.fuser.loops import Loops, Node
 from aotkit.backends.fuser.schedule import layout
 from aotkit.backends.fuser.values import below
 
+MOST_LANES = 16  # of a vector
 CHUNK = 4096  # elements in a row that are walked, and added up, at a time
 WIDTH = 512  # of a block of columns
 PARTS = 64  # at most, of a row, or of rows that are added up; as many for any number of threads
@@ -54,6 +55,11 @@ class Schedule:
     whole: bool = True
 
     @property
+    def within(self) -> frozenset[int]:
+        """Axes within rows."""
+        return frozenset(self.inner)
+
+    @property
     def heading(self) -> str:
         """As text."""
         return f"{self.tasks} tasks, at most {self.threads} threads"
@@ -92,7 +98,10 @@ def scheduled(loops: Loops, kernel: Kernel) -> Schedule:
 
 def _cost(kernel: Kernel) -> int:
     """Additions for an element, about."""
-    return sum(COST.get(n.data, 1) for n in below(anchors(kernel)) if n.kind == "operation" and n.axes == kernel.domain) + 4
+    return (
+        sum(COST.get(n.data, 1) for n in below(anchors(kernel)) if n.kind == "operation" and n.axes == kernel.domain)
+        + 4
+    )
 
 
 def anchors(kernel: Kernel) -> list[Node]:

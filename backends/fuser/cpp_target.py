@@ -11,9 +11,10 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,7 +42,9 @@ FLAGS = (
 class Cpp:
     """For CPUs."""
 
-    language, operations, reductions = "C++", OPERATIONS, REDUCTIONS
+    language = "C++"
+    operations: Mapping[str, Any] = OPERATIONS
+    reductions: Mapping[str, Any] = REDUCTIONS
 
     def unavailable(self) -> str | None:
         """Why there are no kernels here, and what to do about it."""

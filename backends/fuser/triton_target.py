@@ -8,10 +8,11 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -29,7 +30,9 @@ _IMPORTING = threading.Lock()
 class Triton:
     """For CUDA devices."""
 
-    language, operations, reductions = "Triton", OPERATIONS, REDUCTIONS
+    language = "Triton"
+    operations: Mapping[str, Any] = OPERATIONS
+    reductions: Mapping[str, Any] = REDUCTIONS
 
     def unavailable(self) -> str | None:
         """Why there are no kernels here, and what to do about it."""

@@ -19,6 +19,7 @@ from aotkit.backends.fuser.loops import Loops, Node
 from aotkit.backends.fuser.values import below
 
 VECTORS = 4  # at a time, along a row
+AHEAD = 256  # elements
 FOLDED = 64  # sums are added up in so many steps, then those: errors stay small
 
 
@@ -211,16 +212,19 @@ class Writer(Values):
             place = f"{self._sums[p]} + {self._place_in_row()}"
             before = f"held<{LANES[p.node.type]}>({place}, there)"
             self._line(f"hold({place}, {before} + {self._value(p.node.args[0])}, there);")
-        if self._along and walk is self._walks[-1] is not self._walks[0] and self._schedule.rows:
-            self._fetch_next_row()
+        if self._along and walk is self._walks[-1] and self._loops.size(self._kernel.domain) > AHEAD**2:
+            self._fetch_ahead()
 
-    def _fetch_next_row(self) -> None:
-        """Have in the cache what the first walk of the next row reads: while this one ends, memory is idle."""
-        row = self._schedule.rows[-1]
+    def _fetch_ahead(self) -> None:
+        """Have in the cache what the first walk of the next row reads; or, where there is one walk, what it reads soon.
+
+        The processor's own guesses end with each page, and while it computes it does not look far ahead.
+        """
+        row = self._schedule.rows[-1] if len(self._walks) > 1 and self._schedule.rows else None
         for n in below(self._walks[0].anchors):
-            if n.kind == "load" and not n.args and (self._lane, 1) in n.data[-2] and row in n.axes:
+            if n.kind == "load" and not n.args and (self._lane, 1) in n.data[-2] and n.axes >= {row} - {None}:
                 buffer, _, strides, offset = n.data
-                place = self._address(strides, offset + dict(strides)[row])
+                place = self._address(strides, offset + (AHEAD if row is None else dict(strides)[row]))
                 self._line(f"fetch({self._buffer(buffer, n.type)} + {place}, there);")
 
     def _row_values(self) -> None:

@@ -23,7 +23,7 @@ SPECIAL = [
 ]  # fmt: skip
 # Units in the last place.
 FUNCTIONS = {
-    torch.exp: 1.1, torch.exp2: 1.1, torch.expm1: 1.6, torch.log: 1.4, torch.log2: 2.7, torch.log10: 2.7,
+    torch.exp: 1.1, torch.exp2: 1.1, torch.expm1: 1.6, torch.log: 1.4, torch.log2: 2.5, torch.log10: 2.5,
     torch.log1p: 2.1, torch.sin: 1.8, torch.cos: 1.8, torch.tanh: 2.5, torch.erf: 1.3, torch.sqrt: 0.51,
     torch.floor: 0, torch.ceil: 0, torch.round: 0, torch.trunc: 0,
 }  # fmt: skip

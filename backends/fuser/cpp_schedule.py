@@ -13,7 +13,7 @@ CHUNK = 4096  # elements in a row that are walked, and added up, at a time
 WIDTH = 512  # of a block of columns
 PARTS = 64  # at most, of a row, or of rows that are added up; as many for any number of threads
 PART = 32768  # elements, at least
-THREAD = 65536  # additions that another thread is worth
+THREAD = 2**18  # additions that another thread is worth
 HELD = 2**18  # bytes of a thread's own
 
 

@@ -85,9 +85,12 @@ class Writer(Values):
         if (parts := max(k.shares, s.programs)) > 1 or k.partials:
             self._line(f"const int64_t part = rest % {parts};")
             self._line(f"rest /= {parts};")
-        self._line(f"const int64_t from = rest % {blocks} * {s.block};")
-        self._line(f"const int64_t to_end = from + {s.block} < {size} ? from + {s.block} : {size};")
-        self._line(f"rest /= {blocks};")
+        if blocks == 1:
+            self._line(f"const int64_t from = 0, to_end = {size};")
+        else:
+            self._line(f"const int64_t from = rest % {blocks} * {s.block};")
+            self._line(f"const int64_t to_end = from + {s.block} < {size} ? from + {s.block} : {size};")
+            self._line(f"rest /= {blocks};")
         outer = s.rows if k.inner is not None else s.inner
         self._positions([a for a in outer if a != s.lane and a not in k.summed], "rest")
         if k.summed:

@@ -80,6 +80,11 @@ class Engine:
     def __init__(self, target: Target) -> None:
         self.target = target
 
+    @cached_property
+    def of_open_sizes(self) -> "Engine":
+        """With kernels that serve many sizes."""
+        return type(self)(self.target.of_open_sizes)
+
     def definition(self) -> Definition:
         """A new one."""
         return Definition(self.target)
@@ -143,7 +148,6 @@ def unavailable() -> str | None:
 backend = Backend(
     fw_compiler=compile_graph,
     decompositions=decompositions,
-    fixed_sizes=True,
     declines=declines,
     unavailable=unavailable,
     horizontal=True,

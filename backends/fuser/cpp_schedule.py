@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from aotkit.backends.fuser.cpp_operations import COST
-from aotkit.backends.fuser.kernels import Kernel, Plan
+from aotkit.backends.fuser.kernels import Kernel
 from aotkit.backends.fuser.loops import Loops, Node
+from aotkit.backends.fuser.plan import Plan
 from aotkit.backends.fuser.schedule import layout
 from aotkit.backends.fuser.values import below
 
@@ -28,8 +29,12 @@ class CpuPlan(Plan):
             return 1
         return max(1, min(PARTS // rows, size // PART))
 
-    def _longest_summed(self) -> int:
-        return HELD // 16
+    def _write_parts(self, kernel: Kernel, original: Node, node: Node, rest: frozenset[int]) -> None:
+        super()._write_parts(kernel, original, node, rest)
+        self._parts.clear()  # squares are added up in a walk of their own
+
+    def _ride(self) -> None:
+        """Every thread would store what is the same for all."""
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ from torch import Tensor
 from aotkit.backends.fuser.cpp_code import Writer
 from aotkit.backends.fuser.cpp_operations import OPERATIONS, REDUCTIONS
 from aotkit.backends.fuser.cpp_schedule import CpuPlan, scheduled
-from aotkit.backends.fuser.kernels import Kernel, Plan
+from aotkit.backends.fuser.kernels import Kernel
 from aotkit.backends.fuser.launches import Launch, Step
 from aotkit.backends.fuser.loops import Loops, Result
+from aotkit.backends.fuser.plan import Plan
 from aotkit.errors import CompileError
 from aotkit.keep import installed, keep, kept, kept_file, name_of
 from aotkit.torch_private.native.building import can_build, compiler, compiler_version
@@ -50,23 +51,24 @@ class Cpp:
         """Why there are no kernels here, and what to do about it."""
         return None if can_build() else "there is no C++ compiler: install g++ or clang++, or set CXX."
 
-    def plan(self, loops: Loops, results: Sequence[Result], inputs: int) -> Plan:
-        """Which values share a kernel."""
-        return CpuPlan(loops, results, inputs)
+    @property
+    def of_open_sizes(self) -> "Cpp":
+        """The same: there are kernels for each size."""
+        return self
+
+    def plan(self, loops: Loops, results: Sequence[Result], inputs: int) -> tuple[Plan, Sequence[Result]]:
+        """Which values share a kernel, and the results that these store."""
+        return CpuPlan(loops, results, inputs), results
 
     def launch(self, loops: Loops, kernel: Kernel, name: str) -> Launch:
         """The code of a kernel."""
         schedule = scheduled(loops, kernel)
         writer = Writer(loops, kernel, schedule, name)
-        return Launch(name, writer.text(), schedule, tuple(writer.buffers), ())
+        return Launch(name, writer.text(), schedule, tuple(writer.buffers), (), {})
 
-    def code(self, launches: Sequence[Launch]) -> str:
-        """That of all."""
-        return "\n".join([_headers(), *(launch.code for launch in launches)])
-
-    def prepared(self, code: str, launches: Sequence[Launch]) -> Callable[[], list[Step]]:
+    def prepared(self, launches: Sequence[Launch]) -> Callable[[], list[Step]]:
         """Begin to build the library, unless it is kept; the function waits for it."""
-        build = Build(code)
+        build = Build("\n".join([_headers(), *(launch.code for launch in launches)]))
         return lambda: _steps(build.library(), launches)
 
 
@@ -77,7 +79,7 @@ def _steps(library: ctypes.CDLL, launches: Sequence[Launch]) -> list[Step]:
         function = getattr(library, launch.name)
         function.argtypes = [ctypes.c_void_p] * len(launch.buffers) + [ctypes.c_int64]
         function.restype = None
-        steps.append((partial(_call, function), launch.buffers))
+        steps.append((partial(_call, function), launch.buffers, ()))
     return steps
 
 

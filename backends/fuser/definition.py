@@ -6,12 +6,14 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
 
-from aotkit.backends.fuser.axes import Axes, Axis, Conflict, Dims, fresh
+from aotkit.backends.fuser.axes import Axes, Axis, Conflict, Dims, fresh, leaves
 from aotkit.backends.fuser.values import Substitution, Value, axes_of, conjunction, index, single, viewed
+from aotkit.errors import CompileError
 
 TO_BOOLEAN = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not", "logical_and", "logical_or"}
 
@@ -161,25 +163,34 @@ class Operations:
         for d, (start, end, size) in enumerate(zip(starts, ends, x.shape, strict=True)):
             if end - start == size:
                 continue
-            axis = single(x.dims[d], "a part")
-            if end - start == 1:  # one position: an axis of size 1 that is left out
-                x = self._substituted(x, {axis: (Axis(1), start)})
-                x = viewed(x, [() if i == d else axes for i, axes in enumerate(x.dims)])
-            else:
-                x = self._substituted(x, {axis: (Axis(end - start), start)})
+            x = self._part(x, d, start, end)
         return x
+
+    def _part(self, x: Value, dim: int, start: int, end: int) -> Value:
+        """A part of a dimension: of its outermost axis, or of what is within one position of that."""
+        outer, *inner = leaves(x.dims[dim])
+        size = math.prod(a.size for a in inner)
+        first, last = start // size, -(-end // size)
+        if last - first > 1 and (start % size or end % size):
+            raise CompileError(f"a part from {start} to {end} of a dimension of {[a.size for a in (outer, *inner)]}")
+        axis = Axis(last - first)
+        x = self._substituted(x, {outer: (axis, first)})
+        kept = (axis, *inner) if axis.size > 1 else inner
+        x = viewed(x, [kept if i == dim else axes for i, axes in enumerate(x.dims)])
+        start, end = start - first * size, end - first * size
+        return x if (start, end) == (0, axis.size * size) else self._part(x, dim, start, end)
 
     def cat(self, parts: Sequence[Value], dim: int) -> Value:
         parts = [self.read(x) for x in parts]
-        axis, start = Axis(sum(x.shape[dim] for x in parts)), 0
-        pieces = []
-        for x in parts:
-            end = start + x.shape[dim]
-            pieces.append((self._placed(x, dim, axis, start, end), end))
-            start = end
-        found, _ = pieces.pop()
-        for piece, end in reversed(pieces):
-            found = self.where(self._before(found, dim, axis, end), piece, found)
+        ends = list(accumulate(x.shape[dim] for x in parts))
+        step = self._step(parts, dim, ends)
+        axis = Axis(ends[-1] // step)
+        starts = [0, *ends]
+        pieces = [self._placed(x, dim, axis, start, step) for x, start in zip(parts, starts, strict=False)]
+        found = pieces.pop()
+        for piece, end in reversed(list(zip(pieces, ends, strict=False))):
+            test = self._pointwise("lt", index(axis), self._integer(end // step))
+            found = self.where(self._along(test, found, dim), piece, found)
         return found
 
     def pad(self, x: Value, widths: Sequence[int], filler: Value) -> Value:
@@ -189,19 +200,32 @@ class Operations:
             if not low and not high:
                 continue
             size = x.shape[d]
-            axis = Axis(low + size + high)
-            piece = self._placed(x, d, axis, low, low + size)
-            inside = self._inside(axis, low, low + size)
-            x = self.where(viewed(inside, _only(piece.ndim, d, inside.dims[0])), piece, filler)
+            step = self._step([x], d, [low, size, high])
+            axis = Axis((low + size + high) // step)
+            piece = self._placed(x, d, axis, low, step)
+            inside = self._inside(axis, low // step, (low + size) // step)
+            x = self.where(self._along(inside, piece, d), piece, filler)
         return x
 
-    def _placed(self, x: Value, dim: int, axis: Axis, start: int, end: int) -> Value:
+    def _step(self, parts: Sequence[Value], dim: int, places: Sequence[int]) -> int:
+        """How many elements the axis along which parts are placed steps over: those of the inner axes of a part.
+
+        Raises:
+            CompileError: a part does not begin or end there.
+        """
+        inner = [math.prod(a.size for a in leaves(x.dims[dim])[1:]) for x in parts]
+        if any(place % max(inner) for place in places):
+            raise CompileError(f"parts that end at {list(places)}, of axes whose inner ones have {max(inner)}")
+        return max(inner)
+
+    def _placed(self, x: Value, dim: int, axis: Axis, start: int, step: int) -> Value:
         """A tensor as a part of a longer axis, of values that are read nowhere else."""
-        if not x.dims[dim]:
-            moved = viewed(x, [(axis,) if d == dim else axes for d, axes in enumerate(x.dims)])
-        else:
-            guard = self._inside(axis, start, end)
-            moved = self._substituted(x, {single(x.dims[dim], "a part"): (axis, -start)}, guard)
+        size = x.shape[dim] // step
+        ((*outer,), inner) = self._axes.regroup((x.dims[dim],), (size, step))
+        if outer:
+            guard = self._inside(axis, start // step, start // step + size)
+            x = self._substituted(x, {single(outer, "a part"): (axis, -(start // step))}, guard)
+        moved = viewed(x, [(axis, *inner) if d == dim else axes for d, axes in enumerate(x.dims)])
         self._axes.known(moved.dims)
         return moved
 
@@ -211,9 +235,9 @@ class Operations:
         tests = [self._pointwise(name, at, self._integer(n)) for name, n in bounds]
         return conjunction(tests) if tests else viewed(Value("constant", torch.bool, (), data=True), [(axis,)])
 
-    def _before(self, like: Value, dim: int, axis: Axis, end: int) -> Value:
-        test = self._pointwise("lt", index(axis), self._integer(end))
-        return viewed(test, _only(like.ndim, dim, test.dims[0]))
+    def _along(self, test: Value, like: Value, dim: int) -> Value:
+        """A test of positions along the outermost axis of a dimension, as a tensor with the axes of that dimension."""
+        return viewed(test, [like.dims[dim] if d == dim else () for d in range(like.ndim)])
 
     def _integer(self, number: int) -> Value:
         return Value("constant", torch.int64, (), data=number)
@@ -265,8 +289,3 @@ class Operations:
         kept = tuple(() if d in dims else a for d, a in enumerate(x.dims) if keepdim or d not in dims)
         found = self._value("reduction", x.type, kept, [x], (name, axes))
         return found if axes else viewed(x, kept)
-
-
-def _only(ndim: int, dim: int, axes: tuple[Axis, ...]) -> list[tuple[Axis, ...]]:
-    """Dimensions that are 1 but for one."""
-    return [axes if d == dim else () for d in range(ndim)]

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from aotkit.backends.fuser.definition import FusionDefinition
 from aotkit.backends.fuser.kernels import Kernel as Nest
-from aotkit.backends.fuser.kernels import Plan
 from aotkit.backends.fuser.loops import Loops, Result, lowered
 from aotkit.backends.fuser.origins import Origins
+from aotkit.backends.fuser.plan import Plan
 from aotkit.backends.fuser.printing import printed
 from aotkit.backends.fusion_definition.engine import Around
 from aotkit.stages import Kernel
 from aotkit.torch_private.tensors import Empty, empty_strided_on
 
-Step = tuple[Callable[..., Any], tuple[int, ...]]  # a kernel, and the places of its arguments
+Step = tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]  # a kernel, places of its arguments, numbers
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Launch:
 
     Attributes:
         buffers, scalars: which values it gets; buffers are inputs, then what the call allocates.
+        sizes: the numbers that it gets after them, by name.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Launch:
     schedule: Any
     buffers: tuple[int, ...]
     scalars: tuple[int, ...]
+    sizes: Mapping[str, int]
 
 
 class Target(Protocol):
@@ -51,19 +53,20 @@ class Target(Protocol):
         """Why there are no kernels here, and what to do about it."""
         ...
 
-    def plan(self, loops: Loops, results: Sequence[Result], inputs: int) -> Plan:
-        """Which values share a kernel."""
+    @property
+    def of_open_sizes(self) -> "Target":
+        """The same with kernels that serve many sizes."""
+        ...
+
+    def plan(self, loops: Loops, results: Sequence[Result], inputs: int) -> tuple[Plan, Sequence[Result]]:
+        """Which values share a kernel, and the results that these store."""
         ...
 
     def launch(self, loops: Loops, kernel: Nest, name: str) -> Launch:
         """The code of a kernel."""
         ...
 
-    def code(self, launches: Sequence[Launch]) -> str:
-        """That of all."""
-        ...
-
-    def prepared(self, code: str, launches: Sequence[Launch]) -> Callable[[], list[Step]]:
+    def prepared(self, launches: Sequence[Launch]) -> Callable[[], list[Step]]:
         """Begin to compile; the function waits until that is done."""
         ...
 
@@ -76,10 +79,10 @@ class Fused:
         self._target: Target = definition.target
         self._outputs, self._lowered = definition.outputs, results
         inputs = len(definition.inputs)
-        self.plan = plan = self._target.plan(loops, results, inputs)
+        plan, results = self._target.plan(loops, results, inputs)
+        self.plan = plan
         self._numbers = [i for i, x in enumerate(definition.inputs) if x.kind == "scalar"]
         self.launches = [self._target.launch(loops, kernel, f"kernel{n}") for n, kernel in enumerate(plan.kernels)]
-        self.code = self._target.code(self.launches)
         self._allocations = [_allocation(loops.sizes, buffer) for buffer in plan.buffers]
         order = [b.result for b in plan.buffers]
         self._results = [inputs + next(i for i, r in enumerate(order) if r is result) for result in results]
@@ -88,7 +91,7 @@ class Fused:
 
     def prepare(self) -> None:
         """Begin to compile the kernels, if that takes a process of its own."""
-        self._prepared = self._prepared or self._target.prepared(self.code, self.launches)
+        self._prepared = self._prepared or self._target.prepared(self.launches)
 
     def __call__(self, inputs: Sequence[Tensor], device: torch.device, around: Around | None = None) -> list[Tensor]:
         """The results, as new tensors; `around`, if it is given, is entered with the number of each launch."""
@@ -101,12 +104,12 @@ class Fused:
             values[i] = values[i].item()
         values += [new(*form) for form in self._allocations]
         if around is None:
-            for run, arguments in steps:
-                run(*map(values.__getitem__, arguments))
+            for run, arguments, sizes in steps:
+                run(*map(values.__getitem__, arguments), *sizes)
         else:
-            for n, (run, arguments) in enumerate(steps):
+            for n, (run, arguments, sizes) in enumerate(steps):
                 with around(n):
-                    run(*map(values.__getitem__, arguments))
+                    run(*map(values.__getitem__, arguments), *sizes)
         return list(map(values.__getitem__, self._results))
 
     def kernels(self, operations: Mapping[str, Sequence[Any]]) -> list[Kernel]:
@@ -118,7 +121,10 @@ class Fused:
         origins = Origins(self._outputs, self._lowered, self.plan, operations)
         found = []
         for kernel, launch in zip(self.plan.kernels, self.launches, strict=True):
-            code = f"{printed(self.plan, kernel, launch.schedule, launch.name)}\n\n{launch.code}"
+            lines = [printed(self.plan, kernel, launch.schedule, launch.name)]
+            if launch.sizes:
+                lines.append("  with " + ", ".join(f"{name} = {n}" for name, n in launch.sizes.items()))
+            code = "\n".join([*lines, "", launch.code])
             found.append(Kernel(launch.name, origins.of(kernel), self._target.language, code))
         return found
 

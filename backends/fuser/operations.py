@@ -5,6 +5,9 @@ from typing import Any
 
 import torch
 
+from aotkit.backends.fuser.loops import Node
+from aotkit.backends.fuser.templates import count
+
 TYPES = {
     torch.float64: "tl.float64", torch.float32: "tl.float32", torch.float16: "tl.float16",
     torch.bfloat16: "tl.bfloat16", torch.int64: "tl.int64", torch.int32: "tl.int32", torch.bool: "tl.int1",
@@ -33,6 +36,8 @@ LIBRARY = (
 OPERATIONS |= {name: f"libdevice.{name}({{0}})" for name in LIBRARY}
 OPERATIONS |= {name: f"libdevice.{name}({{0}}, {{1}})" for name in ("atan2", "pow", "fmod")}
 OPERATIONS |= {"remainder": "remainder({0}, {1})", "round": "libdevice.rint({0})", "tanh": "libdevice.tanh({0})"}
+# Types in which an integer of 64 bits, below this, gives the same as a number of Python's.
+EXACT = {torch.float64: 2**53, torch.float32: 2**53, torch.int64: 2**63, torch.int32: 2**31}
 IN_FLOAT = {"sqrt": "tl.sqrt_rn({0})", "tanh": "tanh({0})", "erf": "erf({0})"}  # of float32
 # Name of a reduction: where nothing is, two values together, a row of a tile.
 REDUCTIONS = {
@@ -43,10 +48,19 @@ REDUCTIONS = {
 }
 
 
-def number(value: Any, dtype: torch.dtype) -> str:
-    """A number of a type as a tile of one element."""
+def constant(value: Any, dtype: torch.dtype) -> str:
+    """A number of a type as a tile of one element. If it is an integer, it may follow from sizes."""
     text = f"float('{value}')" if isinstance(value, float) and not math.isfinite(value) else repr(value)
+    if dtype in EXACT and value and value == value // 1 and abs(value) < EXACT[dtype]:
+        text = count(value)
     return f"tl.full([1, 1], {text}, {TYPES[dtype]})"
+
+
+def reciprocal(node: Node) -> float | None:
+    """What to multiply with in order to divide by a power of two: the same, at less cost."""
+    if node.kind != "constant" or not math.isfinite(node.data) or abs(math.frexp(node.data)[0]) != 0.5:
+        return None
+    return float(1 / node.data) if 2.0**-64 <= abs(node.data) <= 2.0**64 else None
 
 
 def neutral(name: str, dtype: torch.dtype) -> str:

@@ -7,8 +7,9 @@ what is in those buffers in place of the loads they are.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aotkit.backends.fuser.kernels import Kernel, Partial, Plan
+from aotkit.backends.fuser.kernels import Kernel
 from aotkit.backends.fuser.loops import Node, Result
+from aotkit.backends.fuser.plan import Plan
 from aotkit.backends.fuser.values import Value, below
 
 COMPUTED = ("operation", "reduction", "index")
@@ -35,18 +36,13 @@ class Origins:
             name: {node for v in values if (node := nodes.get(_key(v))) is not None}
             for name, values in _owned(operations).items()
         }
-        self._known = {*nodes.values()}
         self._loops = plan.loops
         self._results = [buffer.result is not None for buffer in plan.buffers]
         self._inputs = plan.inputs
         self._held = {s.buffer: s.node for k in plan.kernels for s in k.stores if not self._is_result(s.buffer)}
-        self._parts = {p.buffer: p for k in plan.kernels for p in k.partials}
+        self._originals = plan.originals
         self._done: dict[Node, Node] = {}
-        self._whole: dict[int, Node] = {}  # buffer of parts -> the reduction that these are of
         self._of = {id(kernel): self._computed(kernel) for kernel in plan.kernels}
-        for kernel in plan.kernels:
-            whole = [self._whole[p.buffer] for p in kernel.partials if p.buffer in self._whole]
-            self._of[id(kernel)] |= set(whole)
 
     def of(self, kernel: Kernel) -> tuple[str, ...]:
         """Names of the operations of which a kernel computes something, and of views of what it computes."""
@@ -58,7 +54,8 @@ class Origins:
     def _computed(self, kernel: Kernel) -> set[Node]:
         anchors = [*kernel.reductions, *(s.node for s in kernel.stores), *(p.node for p in kernel.partials)]
         stored = {s.node for s in kernel.stores}  # an operation may return what it is given
-        return {self._original(n) for n in below(anchors) if n.kind in COMPUTED or n in stored}
+        found = [n for n in below(anchors) if n.kind in COMPUTED or n in stored]
+        return {*map(self._original, (*found, *(p.of for p in kernel.partials)))}
 
     def _original(self, node: Node) -> Node:
         """The node of the definition's loops that a kernel's node computes."""
@@ -69,25 +66,10 @@ class Origins:
     def _found(self, node: Node) -> Node:
         if node.kind == "load" and node.data[0] in self._held:
             return self._original(self._held[node.data[0]])
-        if node.kind == "reduction" and (part := self._part(node.args[0])) is not None:
-            found = self._whole[part.buffer] = self._finished(node, part)
-            return found
+        if (original := self._originals.get(node, node)) is not node:
+            return self._original(original)
         args = list(map(self._original, node.args))
         return node if args == list(node.args) else self._loops.node(node.kind, node.type, args, node.data)
-
-    def _part(self, node: Node) -> Partial | None:
-        return self._parts.get(node.data[0]) if node.kind == "load" else None
-
-    def _finished(self, last: Node, part: Partial) -> Node:
-        """The reduction that a kernel finishes: over what programs have added up, and the rest."""
-        name, over = last.data
-        arg, over = part.node, over - {part.axes[0][0]}
-        while True:  # sums of sums: of the definition's own, or of one that is added up along rows first
-            over |= arg.data[1]
-            found = self._loops.node("reduction", last.type, [self._original(arg.args[0])], (name, over))
-            arg = arg.args[0]
-            if found in self._known or arg.kind != "reduction" or arg.data[0] != name:
-                return found
 
 
 def _owned(operations: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]]:

@@ -31,7 +31,7 @@ def paired(reductions: Iterable[Node]) -> dict[Node, Pair]:
     found: dict[Node, Pair] = {}
     kinds: dict[Node, str] = {}
     for second in reductions:
-        pair = _exponentials(second) or _squares(second)
+        pair = _exponentials(second) or squares(second)
         if pair is None or pair.first.data[1] != second.data[1]:
             continue
         if kinds.setdefault(pair.first, pair.kind) == pair.kind:
@@ -52,7 +52,7 @@ def _exponentials(second: Node) -> Pair | None:
     return None
 
 
-def _squares(second: Node) -> Pair | None:
+def squares(second: Node) -> Pair | None:
     """sum((x - m) ** 2), where m is sum(x) / n."""
     rest = _operand(second, "mul", lambda node: node.args[0] is node.args[1])
     if rest is None or not _is(rest, "sub") or not _is(rest.args[1], "truediv"):

@@ -6,8 +6,9 @@ written.
 
 from collections.abc import Sequence
 
-from aotkit.backends.fuser.kernels import Kernel, Plan
+from aotkit.backends.fuser.kernels import Kernel
 from aotkit.backends.fuser.loops import Node, Strides
+from aotkit.backends.fuser.plan import Plan
 from aotkit.backends.fuser.schedule import Schedule
 from aotkit.backends.fuser.values import below
 

@@ -2,22 +2,11 @@
 
 from dataclasses import dataclass
 
+from aotkit.backends.fuser import limits
 from aotkit.backends.fuser.dependence import contiguous
-from aotkit.backends.fuser.kernels import LONGEST_WHOLE_ROW, MULTIPROCESSORS, Kernel
+from aotkit.backends.fuser.kernels import Kernel
 from aotkit.backends.fuser.loops import Loops
 from aotkit.backends.fuser.values import below
-
-# Found by trying each on an H100, with the patterns of `aotkit bench patterns`.
-FLAT = 1024  # elements of a program where nothing is reduced
-TILE = 2048  # of a program of short rows, or of columns
-CHUNK = 8192  # of a long row
-SHARED_CHUNK = 2048  # of one that several programs share
-SIDE = 64  # of a tile that is read along rows and along columns
-NEIGHBOURS = 8  # at least, of rows that are next to each other in memory: 32 bytes of float32 are read at a time
-FEW, SOME, MANY = 8, 16, 32  # elements of a thread
-RESIDENT = 16  # warps on a multiprocessor that add up rows, with copies under way; without, twice as many
-STAGES = 3  # rows that are on their way at a time, where copies are of whole words
-WORD = 8  # elements
 
 
 @dataclass(frozen=True)
@@ -67,10 +56,12 @@ def scheduled(loops: Loops, kernel: Kernel) -> Schedule:
         return schedule
     count, length = loops.size(rows), loops.size(inner)
     if rows and not nearest <= kernel.inner:
-        row_block = _block(loops.sizes[rows[-1]], SIDE)
-        while row_block > NEIGHBOURS and count // row_block * kernel.shares < 2 * MULTIPROCESSORS:
+        row_block = _block(loops.sizes[rows[-1]], limits.SIDE)
+        while row_block > limits.NEIGHBOURS and count // row_block * kernel.shares < 2 * limits.MULTIPROCESSORS:
             row_block //= 2
-        inner_block, elements = _block(length, max(16, TILE // row_block)), FEW
+        inner_block = _block(length, min(limits.SHARED_CHUNK, max(16, limits.TILE // row_block)))
+        # Within a thread, a sum costs least; where there are few programs, as many warps read.
+        elements = limits.MANY if count // row_block * kernel.shares >= 2 * limits.PROGRAMS else limits.FEW
     else:
         row_block, inner_block, elements = _row_tile(count, length, kernel.shares)
     whole = inner_block >= length and kernel.shares == 1
@@ -79,19 +70,33 @@ def scheduled(loops: Loops, kernel: Kernel) -> Schedule:
 
 
 def _flat(loops: Loops, order: list[int]) -> Schedule:
-    """All elements one after the other."""
+    """All elements one after the other; in tiles of rows, of which what is the same for a row is computed once."""
     size = loops.size(order)
-    block = _block(size, FLAT)
-    while block > 128 and -(-size // block) < MULTIPROCESSORS:
+    block = _block(size, limits.FLAT)
+    while block > 128 and -(-size // block) < limits.MULTIPROCESSORS:
         block //= 2
-    return Schedule((), tuple(order), 1, block, False, 1, (-(-size // block), 1), min(4, _warps(block, FEW)), 1)
+    rows, inner = tuple(order[:-1]), tuple(order[-1:])
+    inner_block = _part(loops.size(inner), block) if rows else 0
+    if not inner_block:
+        rows, inner, inner_block = (), tuple(order), block
+    row_block = block // inner_block
+    grid = -(-loops.size(rows) // row_block) * -(-loops.size(inner) // inner_block)
+    return Schedule(rows, inner, row_block, inner_block, False, 1, (grid, 1), min(4, _warps(block, limits.FEW)), 1)
+
+
+def _part(length: int, most: int) -> int:
+    """Elements of a row in a tile, of which few are beyond the end of the row; 0: rows do not come in such parts."""
+    block = min(power_of_two(length), most)
+    while block >= limits.WIDE and 8 * -(-length // block) * block > 9 * length:
+        block //= 2
+    return block if block >= limits.WIDE else 0
 
 
 def _crossing(loops: Loops, order: list[int], nearest: set[int]) -> Schedule:
     """Squares, for tensors of which one has neighbours where the other has rows."""
     column, row = sorted(nearest, key=order.index)[-2:]
     rows = (*(a for a in order if a not in (column, row)), column)
-    row_block, inner_block = _block(loops.sizes[column], SIDE), _block(loops.sizes[row], SIDE)
+    row_block, inner_block = _block(loops.sizes[column], limits.SIDE), _block(loops.sizes[row], limits.SIDE)
     blocks = -(-loops.size(rows) // row_block) * -(-loops.sizes[row] // inner_block)
     return Schedule(rows, (row,), row_block, inner_block, False, 1, (blocks, 1), 4, 1)
 
@@ -99,25 +104,25 @@ def _crossing(loops: Loops, order: list[int], nearest: set[int]) -> Schedule:
 def _row_tile(count: int, length: int, shares: int) -> tuple[int, int, int]:
     """Rows and elements of a row in a tile, and elements of a thread."""
     if shares > 1:
-        return 1, SHARED_CHUNK, FEW
-    if power_of_two(length) > LONGEST_WHOLE_ROW:
-        return 1, CHUNK, SOME
+        return 1, limits.SHARED_CHUNK, limits.FEW
+    if power_of_two(length) > limits.LONGEST_WHOLE_ROW:
+        return 1, limits.CHUNK, limits.SOME
     inner_block = power_of_two(length)
-    row_block = _block(count, max(1, TILE // inner_block))
-    while row_block > 1 and count // row_block < 2 * MULTIPROCESSORS:
+    row_block = _block(count, max(1, limits.TILE // inner_block))
+    while row_block > 1 and count // row_block < 2 * limits.MULTIPROCESSORS:
         row_block //= 2
-    return row_block, inner_block, SOME
+    return row_block, inner_block, limits.SOME
 
 
 def _summed(loops: Loops, rows: tuple[int, ...], inner: tuple[int, ...], summed: frozenset[int]) -> Schedule:
     """Whole rows, of which each program adds up some."""
     count, length = loops.size(rows), loops.size(inner)
     row_block, inner_block, elements = _row_tile(count, length, 1)
-    warps = _warps(row_block * inner_block, elements if row_block == 1 else MANY)
+    warps = _warps(row_block * inner_block, elements if row_block == 1 else limits.MANY)
     blocks, kept = -(-loops.size(summed) // row_block), loops.size(a for a in rows if a not in summed)
-    stages = STAGES if row_block == 1 and length % WORD == 0 else 1
-    resident = RESIDENT if stages > 1 else 2 * RESIDENT
-    programs = min(blocks, max(1, MULTIPROCESSORS * max(1, resident // warps) // kept))
+    stages = limits.STAGES if row_block == 1 and length % limits.WORD == 0 else 1
+    resident = limits.RESIDENT if stages > 1 else 2 * limits.RESIDENT
+    programs = min(blocks, max(1, limits.MULTIPROCESSORS * max(1, resident // warps) // kept))
     return Schedule(rows, inner, row_block, inner_block, True, programs, (kept * programs, 1), warps, stages)
 
 

@@ -6,9 +6,10 @@ import torch
 
 from aotkit.backends.fuser.kernels import Kernel, Partial, Store
 from aotkit.backends.fuser.loops import Loops, Node, Strides
-from aotkit.backends.fuser.operations import IN_FLOAT, OPERATIONS, REDUCTIONS, TYPES, neutral, number
+from aotkit.backends.fuser.operations import IN_FLOAT, OPERATIONS, REDUCTIONS, TYPES, constant, neutral, reciprocal
 from aotkit.backends.fuser.pairs import Pair, paired
 from aotkit.backends.fuser.schedule import Schedule
+from aotkit.backends.fuser.templates import count, number
 from aotkit.backends.fuser.triton_pairs import UPDATES
 from aotkit.backends.fuser.values import below
 from aotkit.errors import CompileError
@@ -28,8 +29,8 @@ class Writer:
     Values that do not vary within a row are written outside of the loop over its chunks.
     """
 
-    def __init__(self, loops: Loops, kernel: Kernel, schedule: Schedule, name: str) -> None:
-        self._loops, self._kernel, self._schedule, self._name = loops, kernel, schedule, name
+    def __init__(self, loops: Loops, kernel: Kernel, schedule: Schedule) -> None:
+        self._loops, self._kernel, self._schedule = loops, kernel, schedule
         self._lines: list[str] = []
         self._depth = 1
         self._names: dict[Node, str] = {}
@@ -41,15 +42,18 @@ class Writer:
         wide = max([loops.size(kernel.domain), *map(self._extent, self._forms())]) >= 2**31
         self._index = "tl.int64" if wide else "tl.int32"
         self._numbered = {axis: f"i{n}" for n, axis in enumerate((*schedule.rows, *schedule.inner))}
+        if kernel.shares > 1 and kernel.partial_axis is not None:
+            self._numbered[kernel.partial_axis] = "tl.program_id(1)"
 
     def text(self) -> str:
-        """The kernel, whose arguments are `buffers`, then `scalars`."""
+        """The kernel's lines, with marks around what follows from sizes; arguments are `buffers`, then `scalars`."""
         k, s = self._kernel, self._schedule
-        rows, summed = self._loops.size(s.rows), self._loops.size(k.summed)
+        rows, summed = self._loops.size(s.rows), count(self._loops.size(k.summed))
+        blocks, programs = count(-(-self._loops.size(k.summed) // s.row_block)), count(s.programs)
         self._line(f"zero = tl.zeros([1, 1], {self._index})")
         self._line(f"r0 = tl.arange(0, {s.inner_block})[None, :].to({self._index})")
         if k.summed:
-            self._line(f"kept, part = tl.program_id(0) // {s.programs}, tl.program_id(0) % {s.programs}")
+            self._line(f"kept, part = tl.program_id(0) // {programs}, tl.program_id(0) % {programs}")
             accumulators = [(p, f"sum{n}") for n, p in enumerate(k.partials)]
             for p, name in accumulators:
                 width = s.inner_block if p.node.args[0].axes & frozenset(s.inner) else 1
@@ -59,7 +63,7 @@ class Writer:
             for n in [n for n in below(anchors) if not n.axes & frozenset(s.rows)]:
                 self._value(n)  # is the same for all rows
             stages = f", num_stages={s.stages}" if s.stages > 1 else ""
-            self._line(f"for block in tl.range(part, {-(-summed // s.row_block)}, {s.programs}{stages}):")
+            self._line(f"for block in tl.range(part, {blocks}, {programs}{stages}):")
             self._depth += 1
             self._line(f"x0 = (zero + block) * {s.row_block} + tl.arange(0, {s.row_block})[:, None]")
             self._line(f"x, xm = x0 + (zero + kept) * {summed}, x0 < {summed}")
@@ -69,15 +73,12 @@ class Writer:
         else:
             if s.rows:
                 self._line(f"x = (zero + {self._row_program()}) * {s.row_block} + tl.arange(0, {s.row_block})[:, None]")
-                self._line(f"xm = x < {rows}")
+                self._line(f"xm = x < {count(rows)}")
             self._body([])
-        arguments = ", ".join([*self.buffers.values(), *self.scalars.values()])
-        fixed = list(self.scalars.values())
-        decorator = f"@triton.jit(do_not_specialize={fixed!r})" if fixed else "@triton.jit"
-        return f"{decorator}\ndef {self._name}({arguments}):\n" + "\n".join(self._lines) + "\n"
+        return "\n".join(self._lines) + "\n"
 
-    def _chunks(self) -> int:
-        return -(-self._loops.size(self._schedule.inner) // self._schedule.inner_block)
+    def _chunks(self) -> str:
+        return count(-(-self._loops.size(self._schedule.inner) // self._schedule.inner_block))
 
     def _row_program(self) -> str:
         """The number of a program's rows; where nothing is reduced, a program has a part of them alone."""
@@ -99,15 +100,15 @@ class Writer:
     def _whole_row(self) -> None:
         size = self._loops.size(self._schedule.inner)
         self._line("r = r0")
-        self._line(f"rm = r < {size}")
+        self._line(f"rm = r < {number(size)}")
         self._positions(self._schedule.inner, "r")
 
     def _passes(self) -> None:
         """Loops over the chunks of a row: each reduction after those that it needs, each store as early as may be."""
         k, s = self._kernel, self._schedule
         reductions = k.reductions
-        self._pairs = {} if k.shares > 1 else paired(reductions)
         parts = [p for p in k.partials if not k.summed]
+        self._pairs = paired([*reductions, *(p.node for p in parts)])
         when: dict[Node, int] = {}
         for n in below([*reductions, *(x.node for x in (*k.stores, *parts))]):
             when[n] = max((when[x] for x in n.args), default=0) + (n in reductions and n not in self._pairs)
@@ -148,15 +149,15 @@ class Writer:
             chunk = f"tl.program_id(0) % {self._chunks()}" if s.rows else "tl.program_id(0)"
             self._line(f"r = r0 + (zero + {chunk}) * {s.inner_block}")
         else:
-            share = -(-size // (s.inner_block * k.shares)) * s.inner_block
-            start, end = ("0", str(size)) if k.shares == 1 else ("start", f"min(start + {share}, {size})")
+            share, end = number(k.share), number(size)
+            start, end = ("0", end) if k.shares == 1 else ("start", f"min(start + {share}, {end})")
             if k.shares > 1:
                 self._line(f"start = tl.program_id(1) * {share}")
             self._line(f"for chunk in tl.range({start}, {end}, {s.inner_block}):")
             self._depth += 1
             self._line("r = r0 + chunk")
         self._in_loop = set()
-        self._line(f"rm = r < {size}")
+        self._line(f"rm = r < {number(size)}")
         self._positions(s.inner, "r")
         for n, name in single.items():
             self._line(f"{name} = {REDUCTIONS[n.data[0]][1].format(name, self._masked(n.args[0], n))}")
@@ -211,7 +212,7 @@ class Writer:
                 name = self.scalars.setdefault(node.data, f"n{node.data}")
                 return f"tl.full([1, 1], 0, {TYPES[node.type]}) + {name}.to({TYPES[node.type]})"
             case "constant":
-                return number(node.data, node.type)
+                return constant(node.data, node.type)
             case "index":
                 return f"({self._address(*node.data)} + zero).to({TYPES[node.type]})"
             case "reduction":
@@ -224,6 +225,8 @@ class Writer:
             return f"{args[0]}.to({TYPES[node.type]})"
         if node.data == "eq" and (text := self._position_is(node)):
             return text
+        if node.data == "truediv" and node.axes & frozenset(self._schedule.inner) and (by := reciprocal(node.args[1])):
+            return f"{args[0]} * {by}"
         if node.data in ("maximum", "minimum") and not node.type.is_floating_point:
             return f"tl.{node.data}({args[0]}, {args[1]})"
         table = IN_FLOAT if node.type is torch.float32 and node.data in IN_FLOAT else OPERATIONS
@@ -238,7 +241,7 @@ class Writer:
             return None
         strides, offset = position.data
         wanted = self._value(other)
-        last = self._extent((0, strides, offset))
+        last = count(self._extent((0, strides, offset)))
         known = f"tl.where(({wanted} >= 0) & ({wanted} <= {last}), {wanted}, -1).to(tl.int32)"
         return f"({self._address(strides, offset)} + zero) == {known}" if offset >= 0 else None
 
@@ -253,7 +256,7 @@ class Writer:
         buffer, steps, strides, offset = node.data
         values = [self._value(x) for x in node.args]
         masks = values[len(steps) :]
-        chosen = "".join(f" + {name} * {step}" for name, step in zip(values, steps, strict=False))
+        chosen = "".join(f" + {name} * {number(step)}" for name, step in zip(values, steps, strict=False))
         inner = any(a in self._schedule.inner for a, _ in strides)
         outer = any(a in self._schedule.rows for a, _ in strides)
         masks += ["rm"] * (inner and self._inner_mask()) + ["xm"] * (outer and self._row_mask())
@@ -262,14 +265,16 @@ class Writer:
         return f"{text}.to(tl.int1)" if node.type is torch.bool else text
 
     def _address(self, strides: Strides, offset: int) -> str:
-        terms = [self._numbered[a] + (f" * {stride}" if stride != 1 else "") for a, stride in strides]
-        return " + ".join([*terms, *([str(offset)] if offset or not terms else [])])
+        terms = [self._numbered[a] + (f" * {number(stride)}" if stride != 1 else "") for a, stride in strides]
+        return " + ".join([*terms, *([number(offset) if offset else "0"] if offset or not terms else [])])
 
     def _store(self, store: Store) -> None:
         value = self._value(store.node)
         s = self._schedule
         spans = _spans(store, s)
         masks = ["rm"] * (spans and self._inner_mask()) + ["xm"] * self._row_mask()
+        walked = (*s.rows, *(s.inner if spans else ()))
+        masks += [f"({self._numbered[a]} == 0)" for a in walked if a not in dict(store.axes)]
         shape = f"[{s.row_block}, {s.inner_block if spans else 1}]"
         self._write(store.buffer, self._address(store.axes, 0), value, shape, masks)
 
@@ -289,18 +294,18 @@ class Writer:
 
     def _finish_sums(self, accumulators: Sequence[tuple[Partial, str]]) -> None:
         k, s = self._kernel, self._schedule
-        self._line(f"x = (zero + kept) * {self._loops.size(k.summed)}")
+        self._line(f"x = (zero + kept) * {count(self._loops.size(k.summed))}")
         self._positions(s.rows, "x")
         for partial, name in accumulators:
             (_, step), *axes = partial.axes
             spans = bool(partial.node.args[0].axes & (k.inner or frozenset()))
             shape = f"[1, {s.inner_block if spans else 1}]"
-            address = f"part * {step} + {self._address(tuple(axes), 0)}"
+            address = f"part * {number(step)} + {self._address(tuple(axes), 0)}"
             self._write(partial.buffer, address, name, shape, ["rm"] * (spans and self._inner_mask()))
 
     def _store_part(self, partial: Partial) -> None:
         (_, step), *axes = partial.axes
-        address = f"tl.program_id(1) * {step} + {self._address(tuple(axes), 0)}"
+        address = f"tl.program_id(1) * {number(step)} + {self._address(tuple(axes), 0)}"
         shape = f"[{self._schedule.row_block}, 1]"
         self._write(partial.buffer, address, self._names[partial.node], shape, ["xm"] * self._row_mask())
 
@@ -318,9 +323,9 @@ class Writer:
         below_it = self._loops.size(axes)
         for n, axis in enumerate(axes):
             below_it //= self._loops.sizes[axis]
-            text = flat if below_it == 1 else f"{flat} // {below_it}"
+            text = flat if below_it == 1 else f"{flat} // {number(below_it)}"
             if n:
-                text = f"({text}) % {self._loops.sizes[axis]}"
+                text = f"({text}) % {number(self._loops.sizes[axis])}"
             self._line(f"{self._numbered[axis]} = {text}")
 
     def _forms(self) -> list[tuple[int, Strides, int]]:

@@ -16,11 +16,14 @@ from typing import Any
 
 import torch
 
-from aotkit.backends.fuser.kernels import Kernel, Plan
+from aotkit.backends.fuser.kernels import Kernel
 from aotkit.backends.fuser.launches import Launch, Step
 from aotkit.backends.fuser.loops import Loops, Result
 from aotkit.backends.fuser.operations import OPERATIONS, REDUCTIONS
+from aotkit.backends.fuser.plan import Plan
 from aotkit.backends.fuser.schedule import scheduled
+from aotkit.backends.fuser.side_by_side import read_once
+from aotkit.backends.fuser.templates import Templates, literal
 from aotkit.backends.fuser.triton_code import HEADER, Writer
 from aotkit.keep import write_whole
 
@@ -28,11 +31,18 @@ _IMPORTING = threading.Lock()
 
 
 class Triton:
-    """For CUDA devices."""
+    """For CUDA devices.
+
+    Args:
+        templates: of kernels for many sizes; None: of those that are given alone.
+    """
 
     language = "Triton"
     operations: Mapping[str, Any] = OPERATIONS
     reductions: Mapping[str, Any] = REDUCTIONS
+
+    def __init__(self, templates: Templates | None = None) -> None:
+        self._templates = templates
 
     def unavailable(self) -> str | None:
         """Why there are no kernels here, and what to do about it."""
@@ -42,31 +52,44 @@ class Triton:
             return "Triton is not installed: `pip install triton`."
         return None
 
-    def plan(self, loops: Loops, results: Sequence[Result], inputs: int) -> Plan:
-        """Which values share a kernel."""
-        return Plan(loops, results, inputs)
+    @property
+    def of_open_sizes(self) -> "Triton":
+        """With kernels that serve many sizes."""
+        return Triton(Templates())
+
+    def plan(self, loops: Loops, results: Sequence[Result], inputs: int) -> tuple[Plan, Sequence[Result]]:
+        """Which values share a kernel, and the results that these store."""
+        results, before = read_once(loops, results)
+        plan = Plan(loops, results, inputs)
+        plan.originals.update(before)
+        return plan, results
 
     def launch(self, loops: Loops, kernel: Kernel, name: str) -> Launch:
         """The code of a kernel."""
         schedule = scheduled(loops, kernel)
-        writer = Writer(loops, kernel, schedule, name)
-        return Launch(name, writer.text(), schedule, tuple(writer.buffers), tuple(writer.scalars))
+        writer = Writer(loops, kernel, schedule)
+        text, sizes, plain = writer.text(), dict[str, int](), list[str]()
+        if self._templates is None:
+            text = literal(text)
+        else:
+            text, sizes, plain = self._templates.fitted(text, schedule.warps)
+        plain = [*writer.scalars.values(), *plain]
+        decorator = f"@triton.jit(do_not_specialize={plain!r})" if plain else "@triton.jit"
+        arguments = ", ".join([*writer.buffers.values(), *writer.scalars.values(), *sizes])
+        code = f"{decorator}\ndef {name}({arguments}):\n{text}"
+        return Launch(name, code, schedule, tuple(writer.buffers), tuple(writer.scalars), sizes)
 
-    def code(self, launches: Sequence[Launch]) -> str:
-        """That of all."""
-        return "\n\n".join([HEADER, *(launch.code for launch in launches)])
-
-    def prepared(self, code: str, launches: Sequence[Launch]) -> Callable[[], list[Step]]:
+    def prepared(self, launches: Sequence[Launch]) -> Callable[[], list[Step]]:
         """Nothing is begun before a call."""
-        return partial(_steps, code, launches)
+        return partial(_steps, launches)
 
 
-def _steps(code: str, launches: Sequence[Launch]) -> list[Step]:
-    module = imported(code)
+def _steps(launches: Sequence[Launch]) -> list[Step]:
     steps: list[Step] = []
     for launch in launches:
-        kernel = getattr(module, launch.name)[(*launch.schedule.grid, 1)]
-        steps.append((partial(kernel, num_warps=launch.schedule.warps), (*launch.buffers, *launch.scalars)))
+        kernel = getattr(imported(f"{HEADER}\n\n{launch.code}"), launch.name)[(*launch.schedule.grid, 1)]
+        run = partial(kernel, num_warps=launch.schedule.warps)
+        steps.append((run, (*launch.buffers, *launch.scalars), tuple(launch.sizes.values())))
     return steps
 
 

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 import aotkit
 from aotkit.backends import fuser
-from aotkit.backends.fuser import kernels, schedule
+from aotkit.backends.fuser import limits, schedule
 from aotkit.backends.fuser.launches import Fused
 from aotkit.backends.fusion_definition.fusion import Fusion
 
@@ -132,7 +132,7 @@ def test_tiles_are_powers_of_two_and_cover_everything(name, shape):
         way, size = launch.schedule, compiled.plan.loops.size
         for number in (way.row_block, way.inner_block, way.warps):
             assert number == schedule.power_of_two(number) > 0
-        assert way.row_block * way.inner_block <= 2 * kernels.LONGEST_WHOLE_ROW
+        assert way.row_block * way.inner_block <= 2 * limits.LONGEST_WHOLE_ROW
         assert way.warps <= 32
         assert {*way.rows, *way.inner} == kernel.domain
         if kernel.inner is not None:
@@ -142,10 +142,10 @@ def test_tiles_are_powers_of_two_and_cover_everything(name, shape):
             assert way.grid[1] == kernel.shares
 
 
-@pytest.mark.parametrize("length", [kernels.LONGEST_WHOLE_ROW, kernels.LONGEST_WHOLE_ROW + 1])
+@pytest.mark.parametrize("length", [limits.LONGEST_WHOLE_ROW, limits.LONGEST_WHOLE_ROW + 1])
 def test_rows_are_whole_up_to_the_limit(length):
     (launch,) = forward(lambda x: x.softmax(-1), rand(200, length)).launches
-    assert launch.schedule.whole == (length <= kernels.LONGEST_WHOLE_ROW)
+    assert launch.schedule.whole == (length <= limits.LONGEST_WHOLE_ROW)
 
 
 @pytest.mark.parametrize(("number", "power"), [(0, 1), (1, 1), (2, 2), (3, 4), (17, 32), (1024, 1024), (1025, 2048)])

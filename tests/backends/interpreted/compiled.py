@@ -12,6 +12,7 @@ from triton.compiler import ASTSource
 import aotkit
 from aotkit.backends.fuser import ENGINE, decompositions
 from aotkit.backends.fuser.loops import lowered
+from aotkit.backends.fuser.triton_code import HEADER
 from aotkit.backends.fuser.triton_target import imported
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import declining
@@ -26,12 +27,12 @@ TYPES = {
 
 def compiled(fused, inputs):
     """Compile the kernels of a definition; returns how many there are."""
-    module = imported(fused.code)
     types = [x.dtype for x in inputs] + [buffer.type for buffer in fused.plan.buffers]
     for launch in fused.launches:
         signature = {f"b{n}": f"*{TYPES[types[n]]}" for n in launch.buffers}
         signature |= {f"n{n}": "i64" for n in launch.scalars}
-        source = ASTSource(fn=getattr(module, launch.name), signature=signature, constexprs={})
+        function = getattr(imported(f"{HEADER}\n\n{launch.code}"), launch.name)
+        source = ASTSource(fn=function, signature=signature, constexprs={})
         triton.compile(source, target=TARGET, options={"num_warps": launch.schedule.warps})
     return len(fused.launches)
 

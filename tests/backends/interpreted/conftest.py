@@ -5,7 +5,7 @@ tests/backends/test_fuser.py runs these tests both ways, in other processes.
 
 import pytest
 
-from aotkit.backends.fuser import cpp_code, cpp_schedule, kernels, schedule
+from aotkit.backends.fuser import cpp_code, cpp_schedule, limits
 from tests.backends.interpreted.comparing import IS_INTERPRETED
 
 
@@ -32,9 +32,9 @@ def as_on_a_device():
 def limit(monkeypatch):
     """Sets limits of the plan and of schedules, by their names, so that small tensors are walked as large ones are."""
 
-    def set_limits(**limits):
-        for name, number in limits.items():
-            having = [module for module in (kernels, schedule, cpp_schedule, cpp_code) if hasattr(module, name)]
+    def set_limits(**numbers):
+        for name, number in numbers.items():
+            having = [module for module in (limits, cpp_schedule, cpp_code) if hasattr(module, name)]
             assert having, f"there is no limit {name}"
             for module in having:
                 monkeypatch.setattr(module, name, number)

@@ -29,6 +29,7 @@ def ways(region):
             yield "whole rows" if way.whole else "chunks"
         if kernel.shares > 1:
             yield "shared rows"
+            yield from (pair.kind for pair in paired([p.node for p in kernel.partials]).values())
         elif kernel.inner is not None and not way.whole:
             yield from (pair.kind for pair in paired(kernel.reductions).values())
         if kernel.summed:
@@ -173,6 +174,11 @@ def chosen_of_rows(x, index):
     return (x.exp().gather(1, index) * x).sin()
 
 
+@case(SHARED, "shared rows", x=(9, 1003), y=(9, 1003))
+def sums_of_rows_and_of_all(x, y):
+    return (x * y).sum(1), x.sum(1), y.sum(1), (x - y).exp().mean()
+
+
 @case(SHARED, "shared rows", x=(9, 1003))
 def sum_of_all(x):
     return (x * x).sum()
@@ -193,9 +199,19 @@ def softmax_of_few_rows(x):
     return x.softmax(1)
 
 
-@case(SHARED, "shared rows", x=(5, 2, 1650), weight=(2,), bias=(2,))
+@case(SHARED, "shared rows", "squares", x=(5, 2, 1650), weight=(2,), bias=(2,))
 def batch_norm_of_few_channels(x, weight, bias):
     return F.batch_norm(x, None, None, weight, bias, training=True)
+
+
+@case(SHARED, "shared rows", "squares", x=(2, 9000))
+def layer_norm_of_few_rows(x):
+    return F.layer_norm(x + 100, (9000,))
+
+
+@case(SHARED, "shared rows", "squares", x=lambda: rand(2, 9000, 6).transpose(1, 2))
+def channels_that_lie_side_by_side(x):
+    return F.group_norm(x, 3)
 
 
 @case(SHARED, "shared rows", x=(1030, 9), bias=(9,))
@@ -214,7 +230,7 @@ def test_rows_and_chunks(name, limit):
 
 @pytest.mark.parametrize("name", SHARED)
 def test_rows_of_several_programs(name, limit):
-    limit(SHORT_ROW=512, ONE_PROGRAM=0, PART=512)
+    limit(SHORT_ROW=512, ONE_PROGRAM=0, SHARED_CHUNK=256, INTERLEAVED=4, FEWEST_ROWS=4, PART=512)
     fn, inputs, expected = SHARED[name]
     regions = train(fn, *arguments(inputs))
     found = {w for region in regions for w in ways(region)}
@@ -229,7 +245,7 @@ WAYS = {
 
 @pytest.mark.skipif(IS_INTERPRETED, reason="is of C++")
 def test_all_ways_of_cpp_with_whole_vectors_and_what_is_left(limit):
-    limit(CHUNK=64, WIDTH=32, PART=256, THREAD=256)
+    limit(CHUNK=64, WIDTH=32, PART=256, THREAD=256, SHARED_CHUNK=64)
     regions = train(
         lambda x, w, b: F.silu(F.layer_norm(x, (203,), w, b)), rand(80, 203, shift=10), rand(203), rand(203)
     )

@@ -1,0 +1,25 @@
+"""What the cost model is made of."""
+
+MULTIPROCESSORS = 132  # of an H100; others have work enough for as many programs as well
+PROGRAMS = 4 * MULTIPROCESSORS
+FEWEST_ROWS = 64  # with fewer rows, each of which is long, a row is shared by several programs
+SHORT_ROW, SHORT_COLUMN = 8192, 1024  # that are one program's, however few there are
+SMALL = SHORT_ROW * FEWEST_ROWS  # elements that reductions of other tensors share a kernel with
+ONE_PROGRAM = 16384  # elements that are not worth a second kernel
+LONGEST_WHOLE_ROW = 16384  # elements that a program holds in registers
+SHARED_CHUNK = 2048  # elements: programs share a row in multiples of it
+VERY_LONG_ROW = 65536  # one that is shared by programs that fill the device, if it is walked twice
+INTERLEAVED = 64  # elements next to each other, below which a long row is not written by the program that reads it
+SHARES_OF_INTERLEAVED = 4  # programs, at least
+
+# Found by trying each on an H100, with the patterns of `aotkit bench patterns`.
+FLAT = 1024  # elements of a program where nothing is reduced
+TILE = 2048  # of a program of short rows, or of columns
+CHUNK = 8192  # of a long row
+SIDE = 64  # of a tile that is read along rows and along columns
+NEIGHBOURS = 8  # at least, of rows that are next to each other in memory: 32 bytes of float32 are read at a time
+FEW, SOME, MANY = 8, 16, 32  # elements of a thread
+RESIDENT = 16  # warps on a multiprocessor that add up rows, with copies under way; without, twice as many
+STAGES = 3  # rows that are on their way at a time, where copies are of whole words
+WORD = 8  # elements
+WIDE = 64  # at least, elements of a row in a tile of rows

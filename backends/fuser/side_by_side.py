@@ -1,0 +1,49 @@
+"""Parts of a tensor that are put together again, as halves are by a rotary embedding, are read once.
+
+`where(test, f(a[i + 64]), g(a[i - 64]))`, whose loads are guarded by the test and its opposite, becomes one load
+without a guard: of `a[i + where(test, 64, -64)]`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from aotkit.backends.fuser.dependence import direct
+from aotkit.backends.fuser.loops import Loops, Node, Result
+from aotkit.backends.fuser.values import below
+
+
+def read_once(loops: Loops, results: Sequence[Result]) -> tuple[list[Result], dict[Node, Node]]:
+    """The results with fewer loads, and what their nodes have been before."""
+    done: dict[Node, Node] = {}
+    for n in below(r.node for r in results):
+        args = [done[x] for x in n.args]
+        if n.kind == "operation" and n.data == "where":
+            args[1:] = _joined(loops, *args)
+        done[n] = n if args == list(n.args) else loops.node(n.kind, n.type, args, n.data)
+    return [replace(r, node=done[r.node]) for r in results], {new: old for old, new in done.items() if new is not old}
+
+
+def _joined(loops: Loops, test: Node, yes: Node, no: Node) -> tuple[Node, Node]:
+    for a in direct([yes]):
+        for b in direct([no]):
+            if _is_plain(a) and _is_plain(b) and _opposite(test, a, b):
+                (buffer, _, strides, there), here = a.data, b.data[-1]
+                offsets = (loops.constant(n, torch.int64) for n in (there, here))
+                chosen = loops.operation("where", test, *offsets)
+                both = loops.node("load", a.type, (chosen,), (buffer, (1,), strides, 0))
+                yes, no = loops.replaced(yes, {a: both}, {}), loops.replaced(no, {b: both}, {})
+                break
+    return yes, no
+
+
+def _is_plain(node: Node) -> bool:
+    return node.kind == "load" and not node.data[1] and len(node.args) == 1
+
+
+def _opposite(test: Node, a: Node, b: Node) -> bool:
+    """Whether two loads differ by their offsets alone, and one may be read where a test holds, the other elsewhere."""
+    (first,), (second,) = a.args, b.args
+    same = (a.data[:3], a.type, a.axes) == (b.data[:3], b.type, b.axes)
+    return same and first is test and (test.data, second.data) == ("lt", "ge") and test.args == second.args

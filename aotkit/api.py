@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import nn as modules
 from torch.fx import GraphModule
 
-from aotkit.capture import CapturedCompiler, Check, Randomness, recipe_of, require_check
+from aotkit.capture import CapturedCompiler, Check, Randomness, cpp_compiler, recipe_of, require_check
 from aotkit.checking import CheckReport
 from aotkit.compiled import CompiledFunction, CompiledModule, function_of, uncompiled
 from aotkit.compiler import Capture, compile
@@ -66,9 +66,6 @@ __all__ = [
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-# Backends that fuse, best first. Source: our measurements on CPU and on an H200.
-FUSING = ("nvfuser", "inductor", "nnc")
 
 
 def extract(
@@ -151,18 +148,15 @@ def _data_of(graphs: Graphs | Mapping[str, Any], name: str) -> Mapping[str, Any]
 def memory_efficient_fusion(fn: F, /, **options: Any) -> F:
     """Compile for training with fused kernels and few saved values.
 
-    It uses the best fusing backend that runs here with the `min_cut` partitioner, which recomputes cheap operations
-    in the backward pass instead of saving their results. `options` are those of `compile`.
+    It uses what backend "auto" is for the graph's devices, with the `min_cut` partitioner, which recomputes cheap
+    operations in the backward pass instead of saving their results. `options` are those of `compile`.
 
     Raises:
         UnavailableError: no backend that fuses runs on this machine.
     """
-    status = backend_status()
-    usable = [name for name in FUSING if name in status and status[name] is None]
-    if not usable:
-        reasons = " ".join(filter(None, (status.get(name) for name in FUSING)))
-        raise UnavailableError(f"no backend that fuses runs here: {reasons}")
-    compiled: Any = compile(fn, **{"backend": usable[0], "partition": "min_cut", **options})
+    if "backend" not in options and cpp_compiler() is None:
+        raise UnavailableError("no backend that fuses runs here: there is no C++ compiler")
+    compiled: Any = compile(fn, **{"partition": "min_cut", **options})
     return compiled  # type: ignore[no-any-return]
 
 

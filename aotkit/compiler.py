@@ -58,7 +58,7 @@ def compile(
     Args:
         fn: takes and returns tensors, nested in lists, tuples and dicts as you like.
         backend: a name from `list_backends()`, `dynamo:NAME`, a `Backend`, a graph compiler, or a list of such, which
-            share each graph (see `by_region`). "auto": `inductor` where a C++ compiler is found, else `nop`.
+            share each graph (see `by_region`). "auto": chosen for each graph, by its devices; see docs/backends.md.
         partition: a name from `list_partitioners()` or a partitioner. "auto": `min_cut`.
         check: compare outputs, gradients and mutated inputs with eager on the first call of each signature, and once
             more with other values. That runs `fn` itself about three times, on copies of its inputs. "later": calls run

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar, overload
 from aotkit.errors import AotkitError, DuplicateNameError, UnavailableError, UnknownNameError
 from aotkit.interfaces import Backend, GraphCompiler, Partitioner
 
+AUTO = "auto"  # no name of one: `compile` chooses
 T = TypeVar("T")
 AnyBackend = Backend | GraphCompiler
 OneBackend = str | AnyBackend
@@ -41,6 +42,8 @@ class Registry(Generic[T]):
         """Add `obj` for this process. The same function again (a notebook cell run twice) replaces itself."""
         if not re.fullmatch("[a-z0-9_]+", name):
             raise ValueError(f"{self.kind} name {name!r} must consist of lower-case letters, digits and underscores.")
+        if name == AUTO:
+            raise ValueError(f"{self.kind} name {name!r} leaves the choice to aotkit. Choose another name.")
         _plugin(self.kind, obj)
         old, points = self._local.get(name), self._points(name)
         taken, more = _origins(points), ""
@@ -269,6 +272,10 @@ def _one_backend(spec: OneBackend) -> Backend:
 
 
 def _lookup_backend(name: str) -> AnyBackend:
+    if name == AUTO:
+        raise UnknownNameError(
+            f"backend {AUTO!r} is chosen for a graph by its devices: give it to `compile`, by itself."
+        )
     prefix, _, inner = name.partition(":")
     if prefix == "dynamo" and inner:
         from aotkit.torch_private.dynamo import dynamo_backend

@@ -34,6 +34,7 @@ class Engine:
 
     module: Any
     name = NAME
+    of_open_sizes = None
 
     @property
     def DataType(self) -> Any:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import nn
 from torch.fx import GraphModule
 
 from aotkit.benchmark.choice import judged_if_possible
@@ -23,6 +24,7 @@ from aotkit.partitioners.rematerialization.values import values_of
 from aotkit.passes import copy_graph
 from aotkit.registry import BackendSpec, get_backend
 from aotkit.text import bytes_name
+from aotkit.torch_private.dispatch import tree_leaves
 
 FRACTIONS = tuple(tenths / 10 for tenths in range(10, -1, -1))
 EXPLANATION = (
@@ -165,6 +167,7 @@ def frontier(
         TraceError: the function is no single graph, or has no backward pass.
     """
     recipe = recipe_of(fn, backend, "default", dynamic=False, random=random)
+    recipe = recipe.for_inputs([*tree_leaves((args, kwargs)), *(fn.parameters() if isinstance(fn, nn.Module) else ())])
     progress(f"{recipe.name}: tracing")
     joint = _traced(recipe, args, kwargs, capture)
     device = device or device_of(values_of(joint.gm, classify(joint.gm, joint.num_outputs)))

@@ -4,7 +4,7 @@
 """
 
 from aotkit.capture.arguments import Parameters, flatten
-from aotkit.capture.auto import cpp_compiler, default_backend
+from aotkit.capture.auto import BEST, cpp_compiler, default_backend
 from aotkit.capture.direct import DirectFunction
 from aotkit.capture.dynamo import DynamoFunction
 from aotkit.capture.dynamo_backend import CapturedCompiler
@@ -17,6 +17,7 @@ from aotkit.capture.shared_random import SharedRandom
 from aotkit.capture.watching import TensorReads
 
 __all__ = [
+    "BEST",
     "CapturedCompiler",
     "Check",
     "DirectFunction",

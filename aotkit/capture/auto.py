@@ -1,13 +1,93 @@
-"""What backend "auto" stands for."""
+"""What backend "auto" stands for: a table by the devices of a graph."""
 
+import importlib.util
 import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import SymInt, Tensor
+
+from aotkit.errors import UnavailableError, UnknownNameError
+from aotkit.interfaces import Backend
+from aotkit.registry import AUTO, get_backend, name_of, named_backends
+
+# Type of device -> lists of backends that share a graph, best first. Of the models of `tests/models/speed`, the fuser
+# leaves products, look-ups, copies and single sums: for Inductor beside it there is little but to be imported.
+BEST: dict[str, Sequence[Sequence[str]]] = {
+    "cuda": (["fuser"], ["inductor"]),
+    "cpu": (["inductor"],),
+}
+PLAIN = ["nop"]  # where nothing else runs
 
 
-def default_backend() -> str:
-    """What backend "auto" stands for here."""
-    return "inductor" if cpp_compiler() else "nop"
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for a graph, and why.
+
+    Attributes:
+        names: of backends that share the graph.
+        why: in words.
+    """
+
+    names: Sequence[str]
+    why: str
+
+    @property
+    def name(self) -> str:
+        return name_of(self.names)
+
+    @property
+    def backend(self) -> Backend:
+        """All of them as one."""
+        return get_backend([*self.names])
+
+
+def default_backend(device: str = "cpu", *, open_sizes: bool = False) -> Choice:
+    """What backend "auto" stands for on this machine.
+
+    Args:
+        device: the type of the device that a graph is for.
+        open_sizes: whether sizes of the graph are not known.
+    """
+    reasons: list[str] = []
+    for names in (*BEST.get(device, BEST["cpu"]), PLAIN):
+        found = [f"not {name!r}: {why}" for name in names for why in _why_not(name, device, open_sizes)]
+        if not found:
+            break
+        reasons += found
+    why = "; ".join([f"backend {AUTO!r} is {name_of(names)!r} on {device}", *reasons])
+    return Choice(names, why)
+
+
+def choice_for(inputs: Iterable[object], *, open_sizes: bool) -> Choice:
+    """The same for a graph with these inputs: the device of a GPU's tensor, if there is one, decides."""
+    inputs = list(inputs)
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    devices = {x.device.type for x in tensors}
+    sizes = [n for x in tensors for n in x.shape]
+    is_open = open_sizes or any(isinstance(x, SymInt) for x in (*inputs, *sizes))
+    return default_backend(min(devices - {"cpu"}, default="cpu"), open_sizes=is_open)
 
 
 def cpp_compiler() -> str | None:
     """Where there is a C++ compiler, or None."""
     return next(filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None)
+
+
+def _why_not(name: str, device: str, open_sizes: bool) -> Iterator[str]:
+    if name in PLAIN:
+        return
+    try:
+        ((_, backend),) = named_backends([name])
+    except UnavailableError as e:
+        yield str(e).partition(": ")[2]
+        return
+    except UnknownNameError:
+        yield "it is not installed"
+        return
+    if open_sizes and backend.fixed_sizes:
+        yield "it compiles for fixed sizes, and some are open"
+    if name == "inductor" and device == "cuda" and importlib.util.find_spec("triton") is None:
+        yield "Triton is not installed: `pip install triton`"
+    if cpp_compiler() is None:  # Triton has one make what launches its kernels
+        yield "there is no C++ compiler"

@@ -98,7 +98,8 @@ class DirectFunction:
 
             def compare() -> CheckReport:
                 signature, _, _ = self._signature(*given, flatten(*given))
-                return entry.compare(self._recipe, signature, outcome_in_eager(signature))
+                recipe = self._recipe.for_inputs(signature.tensors)
+                return entry.compare(recipe, signature, outcome_in_eager(signature))
 
             return self._looking_further(compare)
 
@@ -148,18 +149,19 @@ class DirectFunction:
                 self._followed |= {e.code}
 
     def _try_entry(self, signature: Signature) -> Entry | Failure:
+        recipe = self._recipe.for_inputs(signature.tensors)
         try:
-            if (kept := kept_entry(self._recipe, signature)) is not None:
-                if self._check and not kept.was_checked(self._recipe):
-                    kept.check(self._recipe, signature, outcome_in_eager(signature))
+            if (kept := kept_entry(recipe, signature)) is not None:
+                if self._check and not kept.was_checked(recipe):
+                    kept.check(recipe, signature, outcome_in_eager(signature))
                 return kept
             # Its backward pass, which may run functions too, is not watched while it is traced.
             ran = outcome_in_eager(signature) if self._check or signature.is_watched else None
-            return new_entry(self._recipe, signature, ran if self._check else None)
+            return new_entry(recipe, signature, ran if self._check else None)
         except OwnError as e:
             if signature.is_watched or not is_out_of_memory(e):
                 raise
-            return unchecked_entry(self._recipe, signature)
+            return unchecked_entry(recipe, signature)
         except AotkitError as e:
             if self._on_error == "raise" or (self._plain and isinstance(e, TraceError)):
                 raise

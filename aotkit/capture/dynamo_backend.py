@@ -36,7 +36,7 @@ class CapturedCompiler:
         self._warned = False
         self.compiled = 0
         self.too_large: dict[str, None] = {}
-        self.__name__ = f"aotkit_{recipe.backend_name}_{recipe.partition_name}"
+        self.__name__ = f"aotkit_{recipe.asked_for}_{recipe.partition_name}"
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
         with (ran.get() or Ran()).recorded(self._recipe.subject):
@@ -44,11 +44,12 @@ class CapturedCompiler:
 
     def _compiled(self, gm: GraphModule, example_inputs: Sequence[Any]) -> "CapturedGraph":
         gm, attributes = attributes_as_inputs(gm)
-        piece = CapturedGraph(gm, attributes, self._recipe, self.fall_back)
+        recipe = self._recipe.for_inputs([*example_inputs, *attributes])
+        piece = CapturedGraph(gm, attributes, recipe, self.fall_back)
         try:
             end_graph_of_foreign(gm, example_inputs)
             inputs = [*example_inputs, *as_traced(attributes, example_inputs)]
-            piece.later = later_for(gm, inputs, self._recipe) if self._check == "later" else None
+            piece.later = later_for(gm, inputs, recipe) if self._check == "later" else None
             if piece.later is None:
                 piece.compile(gm, inputs)
         except AotkitError as e:

@@ -74,6 +74,7 @@ class Entry:
         start = time.monotonic()
         self.report: CheckReport | None = None
         self.timeline = current()
+        self._why_backend = recipe.why_backend
         self._parts = what_is_compiled(recipe, signature)
         self.made: Made
         self._layouts: Sequence[Any] = ()
@@ -131,7 +132,7 @@ class Entry:
     @property
     def graphs(self) -> Graphs:
         """What was compiled."""
-        graphs = graphs_made(self.made, self._names)
+        graphs = graphs_made(self.made, self._names, self._why_backend)
         assert graphs is not None
         return graphs
 

@@ -34,7 +34,7 @@ def compile_for(request: Request) -> None:
             raise NotSendable("other switches of torch are set")
         gm, inputs, mode = unpacked(request.graph)
         with as_captured(mode):
-            CapturedGraph(gm, (), recipe, _raise).compile(gm, inputs)
+            CapturedGraph(gm, (), recipe.for_inputs(inputs), _raise).compile(gm, inputs)
 
 
 def _raise(error: AotkitError) -> NoReturn:

@@ -77,11 +77,11 @@ class KeptGraphs:
 Made = Pipeline | KeptGraphs
 
 
-def graphs_made(made: Made | None, input_names: Sequence[str]) -> Graphs | None:
-    """What was compiled, now or before, with what this function calls its inputs."""
+def graphs_made(made: Made | None, input_names: Sequence[str], why_backend: str) -> Graphs | None:
+    """What was compiled, now or before, with what this function calls its inputs, and why by this backend."""
     if made is None or (graphs := made.graphs) is None:
         return None
-    graphs.input_names = input_names
+    graphs.input_names, graphs.why_backend = input_names, why_backend
     return graphs
 
 

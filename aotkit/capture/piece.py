@@ -138,7 +138,7 @@ class CapturedGraph:
     @property
     def graphs(self) -> Graphs | None:
         """What was compiled."""
-        return graphs_made(self.made, self._input_names)
+        return graphs_made(self.made, self._input_names, self._recipe.why_backend)
 
     @property
     def products(self) -> Mapping[str, Product]:

@@ -1,43 +1,48 @@
 """What to compile, and how: names of backends and partitioners, resolved."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torch import Tensor
 
-from aotkit.capture.auto import default_backend
+from aotkit.capture.auto import choice_for, default_backend
+from aotkit.capture.named import Named
 from aotkit.capture.shared_random import SharedRandom
 from aotkit.inspection import Graphs
-from aotkit.interfaces import Backend, Partitioner
+from aotkit.interfaces import Partitioner
 from aotkit.random import Draws
-from aotkit.registry import BACKENDS, PARTITIONERS, BackendSpec, get_backend, get_partitioner, name_of
+from aotkit.registry import AUTO, BackendSpec, get_backend, get_partitioner, name_of
 from aotkit.stages import Pipeline
 
 Randomness = Literal["shared", "torch"]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Named):
     """What to compile, and how.
 
     Attributes:
         fn: the function.
-        name: what messages call it.
-        backend_name, partition_name: what messages call those.
         random: whose random numbers it draws, see `compile`.
+        asked_for: the backend that was asked for: "auto", or `backend_name`.
+        why_backend: why "auto" is this backend; "" where it was not asked for, or the graph is not known yet.
     """
 
     fn: Callable[..., Any]
-    name: str
-    backend: Backend
-    backend_name: str
-    partition: Partitioner
-    partition_name: str
     dynamic: bool
     random: Randomness
+    asked_for: str = ""
+    why_backend: str = ""
+
+    def for_inputs(self, inputs: Iterable[object]) -> "Recipe":
+        """The recipe for a graph with these inputs, whose devices decide what "auto" is."""
+        if self.asked_for != AUTO or self.why_backend:
+            return self
+        found = choice_for(inputs, open_sizes=self.dynamic)
+        return replace(self, backend=found.backend, backend_name=found.name, why_backend=found.why)
 
     def pipeline(self) -> Pipeline:
         new_graphs = functools.partial(Graphs, name=self.name, backend=self.backend_name, partition=self.partition_name)
@@ -51,36 +56,21 @@ class Recipe:
         """
         return SharedRandom(Draws(seed)) if self.random == "shared" else nullcontext()
 
-    def compiler_by_name(self, attribute: str, function: Any) -> str | None:
-        """How another process gets a graph compiler of the backend; None where it knows none of that name."""
-        name = self.backend_name
-        is_installed = BACKENDS.is_installed(name) and getattr(get_backend(name), attribute) == function
-        return f"aotkit.get_backend({name!r}).{attribute}" if is_installed or name.startswith("dynamo:") else None
-
-    def partitioner_by_name(self) -> str | None:
-        """The same for the partitioner."""
-        name = self.partition_name
-        is_installed = PARTITIONERS.is_installed(name) and get_partitioner(name) == self.partition
-        return f"aotkit.get_partitioner({name!r})" if is_installed else None
-
-    @property
-    def subject(self) -> str:
-        return f"{self.name!r} with backend {self.backend_name!r} and partition {self.partition_name!r}"
-
 
 def recipe_of(
     fn: Any, backend: BackendSpec, partition: str | Partitioner, dynamic: bool, random: Randomness = "torch"
 ) -> Recipe:
-    """Resolve the names; what cannot be had fails here, before any tracing."""
-    backend = default_backend() if backend == "auto" else backend
+    """Resolve the names; what cannot be had fails here, before any tracing. "auto" waits for a graph."""
+    found = default_backend().backend if backend == AUTO else get_backend(backend)
     partition = "min_cut" if partition == "auto" else partition
     return Recipe(
         fn=fn,
         name=getattr(fn, "__qualname__", type(fn).__name__),
-        backend=get_backend(backend),
+        backend=found,
         backend_name=name_of(backend),
         partition=get_partitioner(partition),
         partition_name=name_of(partition),
         dynamic=dynamic,
         random=random,
+        asked_for=name_of(backend),
     )

@@ -10,7 +10,7 @@ import torch
 
 from aotkit.capture.recipe import Randomness, Recipe
 from aotkit.capture.sent_graph import NotSendable
-from aotkit.registry import BACKENDS, PARTITIONERS
+from aotkit.registry import AUTO, BACKENDS, PARTITIONERS
 from aotkit.torch_private.aotautograd import settings_now
 from aotkit.torch_private.switches import environment
 
@@ -21,7 +21,7 @@ class Request:
 
     Attributes:
         graph: as `sent_graph.packed` has it.
-        backend, partition: names that every process knows.
+        backend, partition: names that every process knows; "auto" is the same backend there.
         environment: that of `switches.environment`.
         autocast: for each device on which it is on, what to.
         settings: those of torch's compilers.
@@ -51,8 +51,8 @@ def request_for(graph: bytes, recipe: Recipe) -> bytes:
     Raises:
         NotSendable: the backend or the partitioner lives in this process only.
     """
-    backend, partition = recipe.backend_name, recipe.partition_name
-    if not (backend.startswith("dynamo:") or BACKENDS.is_installed(backend)):
+    backend, partition = recipe.asked_for, recipe.partition_name
+    if not (backend == AUTO or backend.startswith("dynamo:") or BACKENDS.is_installed(backend)):
         raise NotSendable(f"only this process knows the backend {backend!r}")
     if not PARTITIONERS.is_installed(partition):
         raise NotSendable(f"only this process knows the partitioner {partition!r}")

@@ -39,7 +39,7 @@ def _demo(options: argparse.Namespace) -> int:
     for partition in ("default", "min_cut"):
         tell_result(extract(tutorial, *inputs, partition=partition))
     measure(tutorial, *inputs)
-    chosen: Any = {"backends": [default_backend()], "partitions": ("min_cut", "nx_min_cut")}
+    chosen: Any = {"backends": [default_backend().names], "partitions": ("min_cut", "nx_min_cut")}
     begin("One training step of a residual block, batch normalisation in training mode: 8 x 64 x 32 x 32")
     measure(ResidualLoss(), *torch.randn(2, 8, 64, 32, 32), **chosen)
     begin("One training step of Hugging Face's GPT2LMHeadModel as it is: 2 layers, two texts, one of them padded")

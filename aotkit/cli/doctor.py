@@ -102,8 +102,8 @@ def _verdict(trial: Trial) -> str:
 
 
 def findings() -> list[Finding]:
-    """Versions, devices, compilers, packages, folders, changes to kernels that are off."""
-    return [*_versions(), *_cuda(), _compiler(), _calls(), *_packages(), *_folders(), *_kernel_changes()]
+    """Versions, devices, compilers, packages, folders."""
+    return [*_versions(), *_cuda(), _compiler(), _calls(), *_packages(), *_folders()]
 
 
 def trials() -> list[Trial]:
@@ -125,10 +125,10 @@ def _trial(device: str) -> Trial:
         return ((x @ weight) * factor).sin().square().sum()
 
     start, problem = time.perf_counter(), None
-    backend = default_backend()
+    backend = default_backend(device).name
     try:
         weight = torch.randn(4, 4, device=device, requires_grad=True)
-        torch.autograd.grad(compile(loss, backend=backend)(torch.randn(2, 4, device=device), weight), weight)
+        torch.autograd.grad(compile(loss)(torch.randn(2, 4, device=device), weight), weight)
     except Exception as e:  # whatever it is, that is the diagnosis
         problem = f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
     return Trial(backend, device, time.perf_counter() - start, problem)
@@ -226,16 +226,6 @@ def _folders() -> Iterator[Finding]:
         there = next(parent for parent in (folder, *folder.parents) if parent.exists())
         usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
         yield Finding(f"cache of {owner}", str(folder), None if usable else f"{there} cannot be written to")
-
-
-def _kernel_changes() -> Iterator[Finding]:
-    from aotkit.torch_private.kernel_changes import CHANGES, switched_off
-
-    off = switched_off()
-    for reason in dict.fromkeys(off.values()):
-        names = [name for name, why in off.items() if why == reason]
-        found = f"{len(names)} of {len(CHANGES)} are as Inductor writes them"
-        yield Finding("kernel changes", found, f"{reason}: {', '.join(names)}")
 
 
 def _first_line(*command: str) -> str | None:

@@ -17,10 +17,19 @@ def add(commands: Commands) -> None:
 
 def _list(kind: str, options: argparse.Namespace) -> int:
     progress()(f"loading torch and the {kind}")
+    import torch
+
+    from aotkit.capture import BEST, default_backend
     from aotkit.registry import backend_status, partitioner_status
 
     status = backend_status() if kind == "backends" else partitioner_status()
-    show(options, {"schema": 1, kind: entries(status)}, status_text(status))
+    data: dict[str, Any] = {"schema": 1, kind: entries(status)}
+    text = status_text(status)
+    if kind == "backends":
+        chosen = {device: default_backend(device) for device in BEST if device != "cuda" or torch.cuda.is_available()}
+        data["auto"] = {device: [*choice.names] for device, choice in chosen.items()}
+        text = "\n\n".join([text, "\n".join(textwrap.fill(choice.why, WIDTH) for choice in chosen.values())])
+    show(options, data, text)
     return 0
 
 

@@ -74,7 +74,8 @@ class Explanation:
     def way(self) -> str:
         """How the call comes to its graphs, in words."""
         kinds = f"{self.entries} kind{'s' if self.entries != 1 else ''} of inputs"
-        lines = [self.subject, f"  compiled for {kinds} so far"]
+        choices = {f"  {graphs.why_backend}": None for graphs in self.all_graphs if graphs.why_backend}
+        lines = [self.subject, *choices, f"  compiled for {kinds} so far"]
         if self.eager is not None:
             return "\n".join([*lines, f"  such a call runs eagerly: {self.eager}"])
         lines.append("  such a call runs compiled graphs")

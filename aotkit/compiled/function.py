@@ -181,11 +181,12 @@ class CompiledFunction(Generic[P, R]):
             found, tensors = self._choose(args, kwargs)
             if isinstance(found, DynamoFunction):
                 visit = found.visit(args, kwargs)
-                return describe(
-                    eager=visit.eager, capture=None if visit.eager else "dynamo", handed_over=self._handed_over,
+                graphs = [piece.graphs for piece in visit.pieces if piece.graphs]
+                return Explanation(
+                    self._recipe.subject_of(graphs), eager=visit.eager, capture=None if visit.eager else "dynamo",
+                    handed_over=self._handed_over,
                     pieces=len(visit.pieces), breaks=visit.breaks, entries=found.entries,
-                    all_graphs=[piece.graphs for piece in visit.pieces if piece.graphs], timeline=visit.timeline,
-                    _launched=visit.launched,
+                    all_graphs=graphs, timeline=visit.timeline, _launched=visit.launched,
                 )  # fmt: skip
         except EagerOnly as e:
             return describe(eager=str(e), entries=len(self._direct))
@@ -194,9 +195,10 @@ class CompiledFunction(Generic[P, R]):
         if isinstance(found, Failure):
             return describe(eager=str(found.error), entries=len(self._direct))
         way = found.way_in
-        return describe(
-            detour=way.detour, tier=way.tier, capture="aot", pieces=1, entries=len(self._direct),
-            all_graphs=[found.graphs], timeline=found.timeline, _launched=functools.partial(found.launched, tensors),
+        return Explanation(
+            self._recipe.subject_of([found.graphs]), detour=way.detour, tier=way.tier, capture="aot", pieces=1,
+            entries=len(self._direct), all_graphs=[found.graphs], timeline=found.timeline,
+            _launched=functools.partial(found.launched, tensors),
         )  # fmt: skip
 
     def _way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | DynamoFunction:

@@ -42,14 +42,14 @@ def save(
     if way.plain.written and not Apart()(inputs):
         raise UnsupportedError(NOT_PLAIN.format(recipe.name, "it changes inputs, and some share memory"))
     if (data := as_data(piece.made, way.plain, {"seeded": piece.seeded})) is None:
-        why = f"backend {recipe.backend_name!r} does not tell what it compiled, or it has constants of its own"
+        why = f"backend {piece.graphs.backend!r} does not tell what it compiled, or it has constants of its own"
         raise UnsupportedError(NOT_PLAIN.format(recipe.name, why))
     call = described(recipe.fn, args, dict(kwargs), inputs, outputs, result)
     graphs, files = data
     integers = integers_of(inputs)
     content = {
         "name": recipe.name,
-        "backend": recipe.backend_name,
+        "backend": piece.graphs.backend,
         "machine": installed(),
         "call": call,
         "graphs": graphs,

@@ -35,6 +35,7 @@ class Graphs:
         regions: "forward" and "backward" -> how that graph is divided, if it is.
         kernels: what they launch; None where nobody has asked: `CompiledFunction.explain(...).graphs` have it.
         backward_inputs: what the backward graph was compiled for, once it is.
+        why_backend: what was chosen of backend "auto", and why; "" where another was asked for.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Graphs:
     regions: Mapping[str, Regions] = field(default_factory=dict)
     kernels: "Kernels | None" = None
     backward_inputs: Sequence[Any] = ()
+    why_backend: str = ""
 
     def __str__(self) -> str:
         return render_text(self)

@@ -197,8 +197,9 @@ def _table(graphs: "Graphs", width: int, paint: Paint) -> str:
 
 
 def region_lines(graphs: "Graphs") -> list[str]:
-    """For each graph that is divided, what each backend has of it, and why the rest is in no region."""
-    return [line for name, regions in graphs.regions.items() for line in _regions(name, regions)]
+    """What "auto" was, what each backend has of each graph that is divided, and why the rest is in no region."""
+    chosen = [printable(graphs.why_backend)] if graphs.why_backend else []
+    return [*chosen, *(line for name, regions in graphs.regions.items() for line in _regions(name, regions))]
 
 
 def _regions(name: str, divided: Regions) -> list[str]:

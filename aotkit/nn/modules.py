@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from aotkit.capture import default_backend
+from aotkit.capture import cpp_compiler
 from aotkit.compiler import compile
 from aotkit.nn import patterns
 from aotkit.nn.patterns import Activation, ResidualNormStyle
@@ -83,7 +83,7 @@ def _function_of(module: _Fused) -> Function:
     """What a module runs: its pattern, compiled once for all modules with the same configuration and options."""
     pattern = type(module)._pattern
     options = {"backend": "auto", "partition": "auto", **module.options}
-    if options["backend"] == "auto" and default_backend() == "nop":
+    if options["backend"] == "auto" and cpp_compiler() is None:
         return pattern  # operator by operator, shared random numbers would be slower than eager's
     if options["partition"] == "auto":
         options["partition"] = module._partition

@@ -1,8 +1,9 @@
-"""Inductor: its compiler for one graph, its passes, its settings, and where it keeps what it compiled."""
+"""Inductor: its compiler for a graph, an operator of ours, its passes, its settings, and where it keeps its work."""
 
 import copyreg
 import functools
 import hashlib
+import math
 import os
 import platform
 import shutil
@@ -10,21 +11,24 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
+from sympy import Integer  # type: ignore[import-untyped]
 from torch._inductor import compile_fx, config, cpu_vec_isa, debug
 from torch._inductor.cpp_builder import get_compiler_version_info, get_cpp_compiler
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+from torch._inductor.ir import Pointwise
+from torch._inductor.lowering import lowerings, register_lowering
 from torch._inductor.runtime import cache_dir_utils
 from torch._inductor.utils import get_donated_idxs
-from torch._inductor.virtualized import V
+from torch._inductor.virtualized import V, ops
 from torch.fx import GraphModule
-
-from aotkit.torch_private.kernel_changes import changed_kernels
 
 __all__ = [
     "cache_folder",
@@ -32,11 +36,14 @@ __all__ = [
     "decompositions",
     "inductor_for_functorch",
     "joint_passes",
+    "lower_random_words",
     "setting",
     "triton_cache_folder",
 ]
 
 _AOTKIT = Path(__file__).parents[1]
+# Graph -> node of a seed -> number of a draw -> name of the tensor with its key.
+_keys: WeakKeyDictionary[Any, dict[Any, dict[int, str]]] = WeakKeyDictionary()
 RANDOM = {"fallback_random": True}  # torch's own kernels and generator: a call draws the numbers of eager
 NOTING = {"trace.provenance_tracking_level": 1}  # which nodes of a graph are in which kernel
 
@@ -46,7 +53,6 @@ def compile_graph(
     inputs: Sequence[Any],
     settings: Mapping[str, Any],
     *,
-    is_fused: bool,
     cpp_wrapper: bool = False,
     **kind: bool,
 ) -> Any:
@@ -54,13 +60,12 @@ def compile_graph(
 
     Args:
         settings: of `torch._inductor.config`.
-        is_fused: whether the graph has no matrix products, convolutions or attention.
         cpp_wrapper: launch kernels from C++.
         kind: `is_backward` or `is_inference`.
     """
     more = {**compile_fx.get_cpp_wrapper_config(), "cpp_wrapper": True} if cpp_wrapper else {}
     # Inductor's cache of compiled graphs does not tell apart what may be overwritten in one and not in another.
-    # Nor does it know of our code.
+    # Nor does it know of our code for random words.
     tag = f"{torch.compiler.config.cache_key_tag} {_own_code()}, donated {get_donated_idxs()}"
     with (
         config.patch({**RANDOM, **NOTING, **settings, **more}),
@@ -68,7 +73,6 @@ def compile_graph(
         remembered_probes(),
         named_memory_formats(),
         debug.reset_provenance_globals(),
-        changed_kernels(is_fused=is_fused),
     ):
         debug._pre_grad_graph_id = id(gm.graph)
         return compile_fx.compile_fx_inner(gm, inputs, cpp_wrapper=cpp_wrapper, **kind)  # type: ignore[arg-type]
@@ -94,8 +98,8 @@ def named_memory_formats() -> Iterator[None]:
 
 @functools.cache
 def _own_code() -> str:
-    """Another one whenever the code that changes kernels is changed, or that of random numbers, which is in them."""
-    files = sorted(file for folder in ("torch_private", "random") for file in _AOTKIT.joinpath(folder).rglob("*.py"))
+    """Another one whenever the code of random words is changed, which is in kernels."""
+    files = [Path(__file__), *sorted((_AOTKIT / "random").glob("*.py"))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
@@ -234,3 +238,109 @@ def _cpu() -> tuple[str, ...]:
     """The kinds of CPU that this machine has: several, if its cores differ."""
     lines = Path("/proc/cpuinfo").read_text().lower().splitlines()
     return tuple(sorted({" ".join(line.split()) for line in lines if line.startswith(_CPU)}))
+
+
+def _of_numbers(operation: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """The operator of `Number`, whose other operand may be a constant."""
+
+    def computed(self: "Number", other: "Number | int") -> "Number":
+        value = ops.constant(other, self.dtype) if isinstance(other, int) else other.value
+        return Number(operation(self.value, value), self.dtype)
+
+    return computed
+
+
+@dataclass(frozen=True)
+class Number:
+    """An integer of a kernel, with the operators of an integer tensor."""
+
+    value: Any
+    dtype: torch.dtype
+
+    __add__ = _of_numbers(ops.add)
+    __mul__ = _of_numbers(ops.mul)
+    __xor__ = _of_numbers(ops.bitwise_xor)
+    __and__ = _of_numbers(ops.bitwise_and)
+    __rshift__ = _of_numbers(ops.bitwise_right_shift)
+
+    def to(self, dtype: torch.dtype) -> "Number":
+        return Number(ops.to_dtype(self.value, dtype, src_dtype=self.dtype), dtype)
+
+
+def lower_random_words(operator: Any, key: Callable[..., Any], hashed: Callable[..., Any], index_type: Any) -> None:
+    """Teach Inductor an operator `(seed, number, size, device)`: a few operations for each element, without memory.
+
+    Words are computed where they are read, as everything pointwise is. Each draw has a key, two 32-bit numbers made of
+    the seed in 64-bit arithmetic. On a GPU it is a scalar in each kernel that reads the draw. A loop on a CPU would
+    compute it anew for each vector, because whatever it stores might be the seed: there the keys of all draws of a
+    graph are a small tensor, made first.
+
+    Args:
+        key: (seed, number) -> the two parts of a key, of tensors or of what has their operators.
+        hashed: (index, *key) -> words, likewise.
+        index_type: number of elements -> type of an element's index.
+    """
+    if operator in lowerings:
+        return
+
+    @register_lowering(operator, type_promotion_kind=None)
+    def lowered(seed: Any, number: int, size: Sequence[Any], device: torch.device) -> Any:
+        dtype = index_type(V.graph.current_node.meta["val"].numel())
+        seed.realize()
+        load = (_key_in_memory if stores_keys(device) else _key_in_kernel)(seed, number, key)
+
+        def word(index: Sequence[Any]) -> Any:
+            element = sum((i * math.prod(size[d + 1 :]) for d, i in enumerate(index)), Integer(0))
+            return hashed(Number(ops.index_expr(element, dtype), dtype), *load()).value
+
+        return Pointwise.create(device=device, dtype=torch.int32, inner_fn=word, ranges=[*size])
+
+
+def stores_keys(device: torch.device) -> bool:
+    return device.type == "cpu"
+
+
+def _key_in_kernel(seed: Any, number: int, key: Callable[..., Any]) -> Callable[[], Sequence[Number]]:
+    load = seed.make_loader()
+    return lambda: key(Number(load(()), torch.int64), number)
+
+
+def _key_in_memory(seed: Any, number: int, key: Callable[..., Any]) -> Callable[[], Sequence[Number]]:
+    node = V.graph.current_node
+    known = _keys.setdefault(V.graph, {})
+    if node.args[0] not in known:
+        draws = [n for n in node.graph.find_nodes(op="call_function", target=node.target) if n.args[0] is node.args[0]]
+        known[node.args[0]] = _keys_of(seed, sorted({n.args[1] for n in draws}), key)
+    load = V.graph.get_buffer(known[node.args[0]][number]).make_loader()
+    return lambda: [Number(load((Integer(half),)), torch.int32) for half in (0, 1)]
+
+
+def _keys_of(seed: Any, numbers: Sequence[int], key: Callable[..., Any]) -> dict[int, str]:
+    """The names of tensors that have the keys of draws, two numbers each.
+
+    They are copies of what one loop computes: a kernel that reads one has nothing in it that tells which draw it is,
+    so that equal layers of a network have one kernel.
+    """
+    load, step = seed.make_loader(), math.gcd(*(n - numbers[0] for n in numbers)) or 1
+
+    def part(index: Sequence[Any]) -> Any:
+        draw, half = index
+        number = Number(ops.index_expr(Integer(numbers[0]) + draw * step, torch.int64), torch.int64)
+        # Inductor does arithmetic on indices by itself, and knows no overflow; what is not an index, it leaves alone.
+        low, high = key(Number(load(()), torch.int64), number ^ 0)
+        first = ops.eq(ops.index_expr(half, torch.int64), ops.constant(0, torch.int64))
+        return ops.where(first, low.value, high.value)
+
+    keys = _in_memory(part, [(numbers[-1] - numbers[0]) // step + 1, 2])
+
+    def copied(place: Any) -> str:
+        return str(_in_memory(lambda index: keys.make_loader()((place, *index)), [2]).get_name())
+
+    return {number: copied(Integer((number - numbers[0]) // step)) for number in numbers}
+
+
+def _in_memory(compute: Callable[[Sequence[Any]], Any], size: Sequence[int]) -> Any:
+    """A small tensor of numbers on the CPU."""
+    found = Pointwise.create(device=torch.device("cpu"), dtype=torch.int32, inner_fn=compute, ranges=size)
+    found.realize()
+    return found

@@ -6,6 +6,7 @@ import torch
 
 from aotkit.backends.fuser import limits
 from aotkit.backends.fuser.loops import Node, Result, Strides
+from aotkit.backends.fuser.values import below
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,12 @@ class Kernel:
     @property
     def rows(self) -> frozenset[int]:
         return self.domain - (self.inner or frozenset())
+
+    def forms(self) -> list[tuple[Strides, int]]:
+        """Strides and offset of each tensor that it reads or writes."""
+        anchors = [*self.reductions, *(x.node for x in (*self.stores, *self.partials))]
+        read = [n.data[2:] for n in below(anchors) if n.kind == "load"]
+        return read + [(x.axes, 0) for x in (*self.stores, *self.partials)]
 
     def reduce_over(self, inner: frozenset[int], length: int, shares: int) -> None:
         """Give each program rows along these axes, or shares of rows."""

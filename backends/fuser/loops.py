@@ -73,6 +73,10 @@ class Loops:
     def size(self, axes: Iterable[int]) -> int:
         return math.prod(self.sizes[axis] for axis in axes)
 
+    def extent(self, strides: Strides, offset: int) -> int:
+        """How far from its beginning a tensor is read, in elements."""
+        return abs(offset) + sum((self.sizes[a] - 1) * abs(stride) for a, stride in strides)
+
     def node(self, kind: str, dtype: torch.dtype, args: Sequence[Node] = (), data: Any = None) -> Node:
         """The node of this description.
 

@@ -60,10 +60,8 @@ class Templates:
         samples = self._samples.setdefault(template, [])
         columns = [*zip(*samples, strict=True)] if samples else [()] * len(numbers)
         now = dict(zip(columns, numbers, strict=True))
-        told = samples and all(
-            now[c] == n and (len({*c}) > 1 or c[0] == n) for c, n in zip(columns, numbers, strict=True)
-        )
-        if not told:
+        same = zip(columns, numbers, strict=True)
+        if not samples or not all(now[c] == n and (len({*c}) > 1 or c[0] == n) for c, n in same):
             samples.append(numbers)
         return [*zip(*samples, strict=True)]
 

@@ -39,14 +39,14 @@ class Writer:
         self._pairs: dict[Node, Pair] = {}
         self.buffers: dict[int, str] = {}
         self.scalars: dict[int, str] = {}
-        wide = max([loops.size(kernel.domain), *map(self._extent, self._forms())]) >= 2**31
+        wide = max([loops.size(kernel.domain), *(loops.extent(*form) for form in kernel.forms())]) >= 2**31
         self._index = "tl.int64" if wide else "tl.int32"
         self._numbered = {axis: f"i{n}" for n, axis in enumerate((*schedule.rows, *schedule.inner))}
         if kernel.shares > 1 and kernel.partial_axis is not None:
             self._numbered[kernel.partial_axis] = "tl.program_id(1)"
 
     def text(self) -> str:
-        """The kernel's lines, with marks around what follows from sizes; arguments are `buffers`, then `scalars`."""
+        """The kernel's lines, with marks around what follows from sizes; it gets `buffers`, then `scalars`."""
         k, s = self._kernel, self._schedule
         rows, summed = self._loops.size(s.rows), count(self._loops.size(k.summed))
         blocks, programs = count(-(-self._loops.size(k.summed) // s.row_block)), count(s.programs)
@@ -241,7 +241,7 @@ class Writer:
             return None
         strides, offset = position.data
         wanted = self._value(other)
-        last = count(self._extent((0, strides, offset)))
+        last = count(self._loops.extent(strides, offset))
         known = f"tl.where(({wanted} >= 0) & ({wanted} <= {last}), {wanted}, -1).to(tl.int32)"
         return f"({self._address(strides, offset)} + zero) == {known}" if offset >= 0 else None
 
@@ -327,16 +327,6 @@ class Writer:
             if n:
                 text = f"({text}) % {number(self._loops.sizes[axis])}"
             self._line(f"{self._numbered[axis]} = {text}")
-
-    def _forms(self) -> list[tuple[int, Strides, int]]:
-        k = self._kernel
-        anchors = [*k.reductions, *(x.node for x in (*k.stores, *k.partials))]
-        found = [(n.data[0], *n.data[2:]) for n in below(anchors) if n.kind == "load"]
-        return found + [(x.buffer, x.axes, 0) for x in (*k.stores, *k.partials)]
-
-    def _extent(self, form: tuple[int, Strides, int]) -> int:
-        _, strides, offset = form
-        return abs(offset) + sum((self._loops.sizes[a] - 1) * abs(stride) for a, stride in strides)
 
     def _buffer(self, number: int) -> str:
         return self.buffers.setdefault(number, f"b{number}")

@@ -57,6 +57,11 @@ class Engine(Protocol):
         """Its types: Double, Float, Half, BFloat16, Int, Int32, Bool."""
         ...
 
+    @property
+    def of_open_sizes(self) -> "Engine | None":
+        """The one for definitions that are alike but for sizes, which share what they can; None if sizes are fixed."""
+        ...
+
     def definition(self) -> AbstractContextManager[Definition]:
         """A new one, to be built."""
         ...

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 from aotkit.backends.fusion_definition.draws import lift_numbers, shape_indices
 from aotkit.backends.fusion_definition.engine import Around, Engine
 from aotkit.backends.fusion_definition.fusion import Fusion, Strides, fusion_of
+from aotkit.backends.fusion_definition.open_sizes import OpenRegion, open_numbers
 from aotkit.backends.fusion_definition.shapes import VIEWS
 from aotkit.errors import CompileError
 from aotkit.stages import Kernel, Operators, subgraph
@@ -119,9 +120,11 @@ def compile_region(engine: Engine, gm: GraphModule, device_type: str) -> Callabl
     Raises:
         CompileError: the engine does not take the graph.
     """
+    if any(map(open_numbers, gm.graph.nodes)):
+        if (sized := engine.of_open_sizes) is None:
+            raise CompileError(f"{engine.name} compiles graphs of fixed sizes only; compile with dynamic=False")
+        return OpenRegion(engine.name, gm, lambda fixed: compile_region(sized, fixed, device_type))
     inputs = gm.graph.find_nodes(op="placeholder")
-    if any(not isinstance(n.meta.get("val"), Tensor) for n in inputs):
-        raise CompileError(f"{engine.name} compiles graphs of fixed sizes only; compile with dynamic=False")
     shape_indices(gm.graph)
     results = filter(None, map(_computed, gm.graph.output_node().all_input_nodes))
     computed = [n for n in dict.fromkeys(results) if n.meta["val"].device.type == device_type]

@@ -11,6 +11,7 @@ from torch.fx.node import map_arg
 
 from aotkit.backends.fusion_definition.builder import DTYPES, Builder, Declined, Nothing, Rehearsal
 from aotkit.backends.fusion_definition.engine import Engine
+from aotkit.backends.fusion_definition.open_sizes import with_hints
 from aotkit.backends.fusion_definition.pointwise import POINTWISE, Lowering
 from aotkit.backends.fusion_definition.reductions import REDUCTIONS
 from aotkit.backends.fusion_definition.shapes import SHAPES
@@ -26,6 +27,7 @@ COMPOSITE = [
     aten._softmax,
     aten._log_softmax,
     aten._native_batch_norm_legit,
+    aten._native_batch_norm_legit_functional,
     aten._native_batch_norm_legit.no_stats,
     aten.elu,
     aten.gelu,
@@ -58,12 +60,17 @@ def declining(device: str, name: str, engine: Engine | None = None) -> Callable[
 
     Args:
         name: of the engine.
-        engine: one that builds without a device: it is asked as well, by a definition of the node alone. Without one,
-            the lowering of the node runs and builds nothing, so the answer is what building would say.
+        engine: one that builds without a device: it is asked as well, by a definition of the node alone, where sizes
+            are open of those while tracing. Without one, the lowering of the node runs and builds nothing, so the
+            answer is what building would say, and sizes must be fixed.
     """
     nothing: Any = Nothing()
 
     def declines(node: Node) -> str | None:
+        if engine is not None and node.op == "call_function":
+            if (found := with_hints(node)) is None:
+                return "sizes that data decide, or numbers that do not follow from sizes"
+            node = found
         if (reason := unknown(node, device, name)) is not None:
             return reason
         try:

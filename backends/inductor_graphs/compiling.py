@@ -16,19 +16,20 @@ from aotkit.backends.inductor_graphs.called import called, told
 from aotkit.backends.inductor_graphs.cpp_launches import CPP_LAUNCH, launched_graph
 from aotkit.backends.inductor_graphs.cpu_numbers import leave_numbers_to_kernels
 from aotkit.backends.inductor_graphs.eight_bits import with_right_bytes
-from aotkit.backends.inductor_graphs.half_gelu import realize_opcount_threshold
 from aotkit.backends.inductor_graphs.kept import data_of
 from aotkit.backends.inductor_graphs.large_windows import with_cropped_windows
+from aotkit.backends.inductor_graphs.mixed_sums import are_right
+from aotkit.backends.inductor_graphs.padded_pixels import with_selected_pixels
 from aotkit.backends.inductor_graphs.padding import share_padded
 from aotkit.backends.inductor_graphs.single_pixels import with_products_for_single_pixels
+from aotkit.backends.inductor_graphs.stored_values import limits
 from aotkit.backends.inductor_graphs.unaliased_results import results_apart
 from aotkit.interfaces import Boxed
-from aotkit.passes import flops, hidden_copies, share_viewed_memory, show_results, with_half_gelu
+from aotkit.passes import hidden_copies, share_viewed_memory, show_results, with_half_gelu
 from aotkit.random import WORDS, hashed, index_type, kept, key
 from aotkit.torch_private import inductor
 from aotkit.torch_private.dispatch import tree_leaves
-from aotkit.torch_private.inductor import compile_graph, joint_passes
-from aotkit.torch_private.kernel_changes.random_words import lower_random_words
+from aotkit.torch_private.inductor import compile_graph, joint_passes, lower_random_words, setting
 
 # Operators that Inductor leaves to libraries, which round their inputs and results.
 _STORING = {getattr(torch.ops.aten, name) for name in ("mm", "addmm", "bmm", "baddbmm", "convolution")}
@@ -51,11 +52,11 @@ def compile_inner(
     own = {
         "emulate_precision_casts": _rounds_between(gm),
         "allow_buffer_reuse": hands_memory_on(gm, example_inputs),
-        "realize_opcount_threshold": realize_opcount_threshold(gm),
+        "triton.mix_order_reduction": setting("triton.mix_order_reduction") and are_right(gm),
+        **limits(gm),
     }
     lower_random_words(WORDS, key, hashed, index_type)
-    is_fused = not any(flops(node) for node in gm.graph.nodes)
-    compiled = compile_graph(gm, example_inputs, own | settings, is_fused=is_fused, cpp_wrapper=cpp_wrapper, **kind)
+    compiled = compile_graph(gm, example_inputs, own | settings, cpp_wrapper=cpp_wrapper, **kind)
     if cpp_wrapper:
         return told(launched_graph(compiled), compiled, CPP_LAUNCH)
     run: Any = called(compiled, all(map(_is_fixed, example_inputs)))
@@ -117,6 +118,6 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
     how to compute them.
     """
     table = with_right_bytes(with_half_gelu(inductor.decompositions()))
-    table = with_products_for_single_pixels(with_cropped_windows(table))
+    table = with_products_for_single_pixels(with_selected_pixels(with_cropped_windows(table)))
     table.pop(torch.ops.aten.native_dropout.default, None)
     return {**table, WORDS: kept}

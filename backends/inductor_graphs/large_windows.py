@@ -31,7 +31,7 @@ def with_cropped_windows(decompositions: Mapping[Any, Callable[..., Any]]) -> di
 
 def _cropping(op: Any, dimensions: int, decomposition: Callable[..., Any] | None) -> Callable[..., Any]:
     def pool(x: Tensor, kernel_size: Sequence[int], *args: Any, **kwargs: Any) -> Any:
-        given = _arguments(op, (x, kernel_size, *args), kwargs)
+        given = arguments(op, (x, kernel_size, *args), kwargs)
         window = each(kernel_size, dimensions)
         padding = each(given["padding"], dimensions)
         image = [n + 2 * p for n, p in zip(x.shape[-dimensions:], padding, strict=True)]
@@ -69,7 +69,7 @@ def _dividing(op: Any, dimensions: int) -> Callable[..., Any]:
     return gradient
 
 
-def _arguments(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """All by name, with their defaults."""
     names = op._schema.arguments
     given = {argument.name: value for argument, value in zip(names, args, strict=False)}

@@ -1,8 +1,8 @@
 """Which operations of a graph are in which of Inductor's kernels, and the code of these.
 
 Inductor notes that itself while it compiles (`trace.provenance_tracking_level`), and keeps it with what it stores on
-disk. In the code that it writes, a comment with the number of the kernel stands before each launch. What is added up
-after a kernel that sums rows and columns at once has a comment of ours (`partial_sums.py`).
+disk. In the code that it writes, a comment with the number of the kernel stands before each launch. An operator of
+ATen's that adds up what the programs of a kernel have summed, each for itself, has neither number nor operations.
 """
 
 import ast
@@ -16,12 +16,13 @@ from types import MethodType
 from typing import Any
 
 from aotkit.stages import Kernel
-from aotkit.torch_private.kernel_changes import kernel_that_adds_up, nodes_added_up, operator_that_adds_up
 
 LIBRARY = "Inductor leaves it to a library"
 _HANDLE = re.compile(r"\[Provenance debug handles\] (\S+):(\d+)$")
 # Above the code of a Triton kernel. The only note on kernels that reduce along two dimensions at once.
 _FRAGMENT = re.compile(r"^#   %(\w+) : .*call_function", re.MULTILINE)
+# As a kernel has it that reduces along two dimensions at once.
+_ADDING = re.compile(r"\w+\[.*\]\.view\(.*\)\.(\w+)\(dim=0\)")
 _LANGUAGES = {"cpp_pybinding": "C++", "cpp": "C++", "triton": "Triton"}
 
 
@@ -85,8 +86,7 @@ def _launches(
     """
     left = dict(noted)
     numbered = ""
-    lines = iter(source.splitlines())
-    for line in lines:
+    for line in source.splitlines():
         if handle := _HANDLE.search(line):
             numbered = handle[1]
             if (nodes := left.pop(f"{handle[1]}:{handle[2]}", None)) is not None:
@@ -95,8 +95,8 @@ def _launches(
             if run[1] != numbered:
                 yield run[1], fragments[run[1]]
             numbered = ""
-        elif added := nodes_added_up(line):
-            yield str(kernel_that_adds_up(next(lines))), added
+        elif operator := _adding(line):
+            yield operator, []
     for launch, nodes in left.items():
         yield launch.rpartition(":")[0], nodes
 
@@ -125,8 +125,14 @@ def with_launches(
     return MethodType(namespace[code.co_name], method.__self__)
 
 
+def _adding(statement: str) -> str | None:
+    """The operator of ATen's that adds up parts; None: it is another statement."""
+    found = _ADDING.search(statement)
+    return found and f"aten.{found[1]}"
+
+
 def _called(call: ast.Call) -> str:
-    return operator_that_adds_up(ast.unparse(call)) or ast.unparse(call.func).removesuffix(".run")
+    return _adding(ast.unparse(call)) or ast.unparse(call.func).removesuffix(".run")
 
 
 class _Bracketing(ast.NodeTransformer):

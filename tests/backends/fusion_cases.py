@@ -35,6 +35,11 @@ def dropout_of_attention(x):
     return F.dropout(x.softmax(-1), 0.5) * 2
 
 
+@case((4, 3, 2, 5), mean=lambda device: torch.zeros(3, device=device), var=lambda device: torch.ones(3, device=device))
+def batch_norm(x, mean, var):
+    return F.relu(F.batch_norm(x, mean, var, training=True))
+
+
 @case((6, 8), (8,))
 def rms_norm(x, weight):
     return F.rms_norm(x, (8,), weight)
@@ -159,6 +164,15 @@ def scattered_parts(x, y):
     w = x.cos()
     w[:, 0] = y
     return z, w.t(), z[:, None].squeeze() * 2
+
+
+@case((3, 24))
+def parts_of_heads(x):
+    q, k, v = (x * 2).split([8, 8, 8], dim=1)
+    q, k = (h.view(3, 2, 4) / h.view(3, 2, 4).norm(dim=-1, keepdim=True) for h in (q, k))
+    heads = torch.cat([q.flatten(1), k.flatten(1), v.cos()], dim=1)
+    turned = torch.cat([-heads[:, 12:], heads[:, :12]], dim=1)
+    return heads * turned, q.flatten(1)[:, 4:8] + 1, F.pad(k.flatten(1), (4, 8)).exp()
 
 
 @case((3, 4, 5))

@@ -8,7 +8,7 @@ import aotkit
 from aotkit.backends.inductor_graphs import cpu_numbers
 from aotkit.joint.running import JOINT_TAGS
 from aotkit.passes.nodes import IN_KERNELS
-from aotkit.torch_private.kernel_changes import random_words
+from aotkit.torch_private import inductor
 
 
 def draws(x, bias):
@@ -30,7 +30,7 @@ def arguments(device, monkeypatch):
     """On a GPU; else on a CPU that is taken for one."""
     if device.type == "cpu":
         monkeypatch.setattr(cpu_numbers, "_is_on_gpu", lambda node: True)
-        monkeypatch.setattr(random_words, "stores_keys", lambda device: False)
+        monkeypatch.setattr(inductor, "stores_keys", lambda device: False)
     return tuple(torch.randn(*shape, device=device, requires_grad=True) for shape in ((8, 16), (16,)))
 
 

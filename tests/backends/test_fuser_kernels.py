@@ -113,6 +113,53 @@ def test_kernels_write_each_result_once():
     assert len(written) == len(compiled.plan.buffers)
 
 
+def walks(compiled, elements):
+    """Rows and elements of a row of each kernel that walks a whole tensor."""
+    return [(rows, inner) for rows, inner in described(compiled) if rows * (inner or 1) >= elements]
+
+
+def test_rows_that_something_reads_together_are_one_kernels():
+    fn = lambda x, y: F.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="batchmean")  # noqa: E731
+    assert walks(forward(fn, rand(2048, 500), rand(2048, 500)), 2048 * 500) == [(2048, 500)]
+    cosine = forward(lambda x, y: F.cosine_similarity(x, y).mean(), rand(2048, 500), rand(2048, 500))
+    assert walks(cosine, 2048 * 500) == [(2048, 500)]
+
+
+def test_sums_of_rows_and_of_all_are_one_walk():
+    fn = lambda x, y: ((x * y).sum(1), x.sum(1), y.sum(1), (x - y).exp().mean())  # noqa: E731
+    assert walks(forward(fn, rand(16, 2**17), rand(16, 2**17)), 2**21) == [(16, 2**17)]
+
+
+def test_a_small_result_on_the_way_is_no_kernel_of_its_own():
+    assert described(forward(lambda x, y: (x * y.exp().neg(), y.exp()), rand(64, 32), rand(32))) == [(2048, None)]
+
+
+@pytest.mark.parametrize("x", [rand(8, 2**20), rand(2, 2**14, 8).transpose(1, 2)], ids=["long", "side by side"])
+def test_a_variance_of_shared_rows_takes_one_walk(x):
+    elements = x.numel()
+    norm = forward(lambda x: F.group_norm(x.view(2, -1, x.shape[-1]), 4), x)
+    shared, _ = walks(norm, elements)  # what finishes the sums is small
+    assert norm.plan.kernels[0].shares > 1
+    assert shared == (8, elements // 8)
+    assert len(norm.plan.kernels[0].partials) == 2
+
+
+def test_a_pointwise_kernel_walks_rows_where_something_is_the_same_for_a_row():
+    way = forward(lambda x, y: x * y[:, None], rand(300, 1024), rand(300)).launches[0].schedule
+    assert way.rows
+    assert way.row_block * way.inner_block <= limits.FLAT
+    assert not forward(lambda x: x * 2, rand(300, 1024)).launches[0].schedule.rows
+
+
+def test_parts_of_heads_are_one_kernel():
+    def norms(x):
+        q, k, v = x.split([32, 16, 16], -1)
+        q, k = (F.rms_norm(t.unflatten(-1, (-1, 8)), (8,)).flatten(-2) for t in (q, k))
+        return torch.cat([q, k, v * 2], -1)
+
+    assert described(forward(norms, torch.randn(600, 64))) == [(600 * 8, 8)]
+
+
 FUNCTIONS = {
     "pointwise": lambda x: x.sin() * 2,
     "softmax": lambda x: x.softmax(-1),

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import gelu
 
 import aotkit
-from aotkit.backends.inductor_graphs.half_gelu import LONGER, THRESHOLD, realize_opcount_threshold
+from aotkit.backends.inductor_graphs.stored_values import LONGER, THRESHOLD, limits
 
 TYPES = [torch.float16, torch.bfloat16]
 
@@ -100,7 +100,7 @@ def test_phi_that_two_values_need_counts_as_few_operators(dtype):
     settings = []
 
     def noting(gm, inputs):
-        settings.append(realize_opcount_threshold(gm))
+        settings.append(limits(gm)["realize_opcount_threshold"])
         return gm
 
     backend = aotkit.Backend(noting, decompositions=aotkit.get_backend("inductor").decompositions)

@@ -6,9 +6,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import aotkit
+from aotkit.backends.inductor_graphs.large_windows import arguments, each
+from aotkit.backends.inductor_graphs.padded_pixels import with_selected_pixels
 from aotkit.backends.inductor_graphs.single_pixels import with_products_for_single_pixels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+aten = torch.ops.aten
 CONVOLUTIONS = {
     "usual": lambda x, w: F.conv2d(x, w, padding=1),
     "strided": lambda x, w: F.conv2d(x, w, stride=2, padding=1),
@@ -37,6 +40,49 @@ POOLING = {
     "padded sum": lambda x: F.pad(x.sum(dim=(1, 2, 3)), (1, 0)),
     "shifted": lambda x: F.pad(x.exp(), (1, 0))[..., :1] + x,
 }
+
+
+WINDOWS = [
+    dict(zip(("kernel_size", "stride", "padding"), sizes, strict=True))
+    for sizes in ((3, 1, 1), (2, 1, 1), (4, 2, 2), ((3, 5), (1, 2), (0, 2)), ((2, 3), 3, (1, 1)))
+]
+AVERAGES = [{}, {"count_include_pad": False}, {"divisor_override": 5}]
+
+
+def traced(function, x):
+    table = with_selected_pixels({})
+    return torch.fx.experimental.proxy_tensor.make_fx(lambda x: function(x), decomposition_table=table)(x)
+
+
+@pytest.mark.parametrize("ceil", [False, True])
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 1, 1), (2, 3, 1, 9), (3, 8, 1)], ids=str)
+def test_windows_have_no_padding_in_dimensions_of_one_place(shape, window, ceil):
+    x = torch.randn(shape, dtype=torch.double)
+    largest = F.max_pool2d_with_indices
+    functions = [lambda x, more=more: F.avg_pool2d(x, **window, ceil_mode=ceil, **more) for more in AVERAGES]
+    functions += [lambda x, gap=gap: largest(x, **window, ceil_mode=ceil, dilation=gap) for gap in (1, 2)]
+    for function in functions:
+        try:
+            want = function(x)
+        except RuntimeError:  # larger than the padded image
+            continue
+        graph = traced(function, x)
+        for node in graph.graph.find_nodes(op="call_function", target=aten.avg_pool2d.default):
+            padding = each(arguments(node.target, node.args, node.kwargs)["padding"], 2)
+            assert all(p == 0 for n, p in zip(shape[-2:], padding, strict=True) if n == 1)
+        torch.testing.assert_close(graph(x), want)
+
+
+@pytest.mark.parametrize("amounts", [(1, 2), (1, 1, 2, 0), (-1, 2), (3, -1, 1, 1), (0, 0, 1, 0), (0, 2, 0, 0, 1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool], ids=str)
+def test_padding_of_one_place_selects(amounts, dtype):
+    x = torch.ones(1, 1, 3, 1, dtype=dtype)
+    graph = traced(lambda x: F.pad(x, amounts, value=3), x)
+    assert torch.equal(graph(x), F.pad(x, amounts, value=3))
+    pads = graph.graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default)
+    assert len(pads) == any(amounts[2:4])  # only of the dimension of three places
+    assert all(not any(pad.args[1][:2]) and not any(pad.args[1][4:]) for pad in pads)
 
 
 @pytest.mark.parametrize("case", CONVOLUTIONS)

@@ -12,6 +12,7 @@ import aotkit
 from aotkit import cli
 from aotkit.benchmark import bench
 from aotkit.benchmark.workloads import gpt2, padded_texts, tutorial_inputs
+from aotkit.capture import BEST
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -22,7 +23,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 @pytest.mark.parametrize("backend", ["nop", pytest.param("inductor", marks=pytest.mark.sweep)])
 def test_the_example_of_the_readme_runs_and_prints_what_stands_below_it(backend, capsys, monkeypatch):
     """Also as on a machine without a C++ compiler, where "auto" is `nop`: it takes a tenth of the time."""
-    monkeypatch.setattr("aotkit.capture.recipe.default_backend", lambda: backend)
+    monkeypatch.setitem(BEST, "cpu", [[backend]])
     names = {}
     exec(BLOCKS[0], names)
     assert capsys.readouterr().out == OUTPUT.replace("'inductor'", f"'{backend}'")

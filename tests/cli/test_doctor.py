@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import aotkit
+from aotkit.capture import BEST
 from aotkit.cli import doctor, main
 
 
@@ -17,7 +18,7 @@ def report(capsys):
 
 
 def test_it_tells_what_there_is_and_tries_the_default_backend(capsys, monkeypatch):
-    monkeypatch.setattr("aotkit.capture.default_backend", lambda: "nop")
+    monkeypatch.setitem(BEST, "cpu", [["nop"]])
     code, document, found = report(capsys)
     assert (code, document["usable"]) == (0, True)
     assert found["torch"] == {"subject": "torch", "found": torch.__version__, "problem": None}
@@ -36,7 +37,7 @@ def test_a_default_backend_that_does_not_work_makes_it_exit_with_three(capsys, m
         return lambda *inputs: [x if x is None else x * 2 for x in gm(*inputs)]
 
     aotkit.register_backend("wrong", wrong)
-    monkeypatch.setattr("aotkit.capture.default_backend", lambda: "wrong")
+    monkeypatch.setitem(BEST, "cpu", [["wrong"]])
     try:
         code, document, _ = report(capsys)
         assert (code, document["usable"]) == (3, False)

@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 import aotkit
+from aotkit.capture import default_backend
 from aotkit.saved import archive
 from tests.saved.steps import Model, X, model, step
 
-if aotkit.compile(torch.sin).__repr__().count("nop"):
+if default_backend().name == "nop":
     pytest.skip("there is no C++ compiler", allow_module_level=True)
 
 

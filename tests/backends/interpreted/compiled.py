@@ -6,6 +6,7 @@ import warnings
 
 import torch
 import triton
+from torch.fx.experimental.proxy_tensor import make_fx
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -31,6 +32,7 @@ def compiled(fused, inputs):
     for launch in fused.launches:
         signature = {f"b{n}": f"*{TYPES[types[n]]}" for n in launch.buffers}
         signature |= {f"n{n}": "i64" for n in launch.scalars}
+        signature |= {name: "i32" if abs(n) < 2**31 else "i64" for name, n in launch.sizes.items()}
         function = getattr(imported(f"{HEADER}\n\n{launch.code}"), launch.name)
         source = ASTSource(fn=function, signature=signature, constexprs={})
         triton.compile(source, target=TARGET, options={"num_warps": launch.schedule.warps})
@@ -40,7 +42,7 @@ def compiled(fused, inputs):
 class Compiled(type(ENGINE)):
     """An engine whose definitions are compiled instead of run; results have no values."""
 
-    count = 0
+    count = arguments = 0
 
     def definition(self):
         found = super().definition()
@@ -49,6 +51,7 @@ class Compiled(type(ENGINE)):
 
     def _compiled(self, definition, inputs):
         Compiled.count += compiled(definition.fused, inputs)
+        Compiled.arguments += sum(len(launch.sizes) for launch in definition.fused.launches)
         _, results = lowered(definition.outputs)
         return [torch.ones(r.size, dtype=r.node.type).as_strided(r.size, r.stride) for r in results]
 
@@ -67,7 +70,20 @@ def main(names):
         results = [result] if isinstance(result, torch.Tensor) else result
         if loss := [x.double().sum() for x in results if x.requires_grad]:
             sum(loss).backward()
+    open_sizes(engine)
     print(Compiled.count)
+
+
+def open_sizes(engine):
+    """Kernels whose numbers are arguments: of rows that are whole, in chunks, shared and added up, and of tiles."""
+    shapes = [(40, 37), (50, 61), (1030, 40), (1040, 48), (64, 20000), (65, 24000), (3, 100000), (5, 120000)]
+    for fn in (lambda x: [x.softmax(-1), x.sum(0)], lambda x: [x.exp().t().clone() + x.shape[0]], lambda x: [x.var(1)]):
+        gm = make_fx(fn, tracing_mode="symbolic", decomposition_table=dict(decompositions()))(torch.randn(40, 37))
+        region = compile_region(engine, gm, "cpu")
+        before = Compiled.arguments
+        for shape in shapes:
+            region([torch.randn(shape)])
+        assert Compiled.arguments > before
 
 
 if __name__ == "__main__":

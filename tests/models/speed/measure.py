@@ -66,7 +66,7 @@ def measure(
     """All variants, which share the model's parameters.
 
     Args:
-        variants: "eager", "torch.compile", or "inductor/min_cut" and the like.
+        variants: "eager", "torch.compile", or "inductor/min_cut", "fuser+inductor/min_cut" (a list) and the like.
         seconds: how long to time the steps of all of them.
         check: have aotkit check its own.
         seed: of weights and inputs.
@@ -129,7 +129,8 @@ def _compiled(model: nn.Module, variant: str, check: bool) -> Callable[..., Any]
     if variant == BASE:
         return torch.compile(model)  # type: ignore[no-any-return]
     backend, _, partition = variant.partition("/")
-    return aotkit.compile(model, backend=backend, partition=partition or "min_cut", check=check)
+    several = backend.split("+") if "+" in backend else backend
+    return aotkit.compile(model, backend=several, partition=partition or "min_cut", check=check)
 
 
 def _stepping(training: Training, call: Callable[..., Any]) -> Callable[[], None]:

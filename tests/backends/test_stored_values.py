@@ -1,4 +1,4 @@
-"""Inductor keeps no random bits in memory, and on a GPU less of what is made of them."""
+"""Inductor keeps no random bits in memory, and less of what is made of them."""
 
 from functools import partial
 
@@ -7,17 +7,16 @@ import torch
 
 import aotkit
 from aotkit.benchmark.patterns.measure import chosen_cells, measure
-from aotkit.torch_private.kernel_changes import random_words, realizing
+from aotkit.torch_private import inductor
 
 
 @pytest.fixture
 def peaks(device, monkeypatch):
-    """(pattern, whether it is compiled as on a GPU) -> peak memory of a step in eager, and of ours."""
+    """Pattern -> peak memory of a step in eager, and of ours."""
 
-    def of(pattern, as_on_gpu):
-        if device.type == "cpu":
-            monkeypatch.setattr(random_words, "stores_keys", lambda device: False)
-            monkeypatch.setattr(realizing, "is_on_gpu", lambda value: as_on_gpu)
+    def of(pattern):
+        if device.type == "cpu":  # as on a GPU
+            monkeypatch.setattr(inductor, "stores_keys", lambda device: False)
         rivals = {
             "eager": lambda fn: fn,
             "aotkit": partial(aotkit.compile, backend="inductor", partition="nx_min_cut", check=False),
@@ -34,11 +33,11 @@ def peaks(device, monkeypatch):
 
 def test_a_step_with_dropout_takes_no_more_memory_than_in_eager(peaks):
     """But for a few numbers of each row, which layer normalisation has in float32."""
-    eager, own = peaks("ln post bias", as_on_gpu=False)
+    eager, own = peaks("ln post bias")
     assert own <= 1.01 * eager
 
 
-def test_on_a_gpu_it_takes_much_less(peaks):
+def test_with_layer_norm_before_dropout_it_takes_much_less(peaks):
     """What is made of random bits and x is not stored for the several kernels that read it."""
-    eager, own = peaks("ln pre", as_on_gpu=True)
+    eager, own = peaks("ln pre")
     assert own <= 0.7 * eager

@@ -138,6 +138,13 @@ def test_a_library_is_built_once(monkeypatch, tmp_path):
     assert cpp_target.Build(code).library().answer() == 42
 
 
+def test_open_sizes():
+    fn = aotkit.compile(lambda x: x.softmax(-1) * x.sum(0), backend=FUSER, dynamic=True, check=False)
+    for shape in ((5, 37), (6, 41), (1, 3), (5, 37)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(fn(x), x.softmax(-1) * x.sum(0))
+
+
 def test_what_does_not_compile_says_so():
     with pytest.raises(CompileError, match=r"does not compile: .*expected"):
         cpp_target.Build("int x = ;").library()

@@ -45,11 +45,6 @@ def rms_norm(x, weight):
     return F.rms_norm(x, (8,), weight)
 
 
-@case((2, 6, 3, 5), (6,), (6,))
-def group_norm(x, weight, bias):
-    return F.silu(F.group_norm(x, 3, weight, bias))
-
-
 @case((3, 8), (3, 8))
 def swiglu(x, gate):
     return F.silu(gate) * x

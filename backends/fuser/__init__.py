@@ -3,19 +3,19 @@
 Definition -> values over axes -> loops -> kernels -> schedules -> code -> launches: a file for each.
 """
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule, Node
 
+from aotkit.backends.fuser.cpp_target import Cpp
 from aotkit.backends.fuser.definition import DataType, FusionDefinition
-from aotkit.backends.fuser.launches import Fused
-from aotkit.backends.fuser.operations import OPERATIONS, REDUCTIONS
-from aotkit.backends.fuser.templates import Templates
+from aotkit.backends.fuser.launches import Fused, Target
+from aotkit.backends.fuser.triton_target import Triton
 from aotkit.backends.fuser.values import Value, below
 from aotkit.backends.fusion_definition.engine import Around
 from aotkit.backends.fusion_definition.region import compile_region
@@ -24,6 +24,7 @@ from aotkit.errors import CompileError
 from aotkit.interfaces import Backend, Decompositions
 from aotkit.passes import with_half_gelu
 from aotkit.stages import Kernel
+from aotkit.torch_private.dispatch import pytree
 
 __all__ = ["backend"]
 NAME = "the fuser"
@@ -32,9 +33,9 @@ NAME = "the fuser"
 class Definition(FusionDefinition):
     """One that runs."""
 
-    def __init__(self, templates: Templates | None = None) -> None:
+    def __init__(self, target: Target) -> None:
         super().__init__()
-        self._templates = templates
+        self.target = target
 
     def __enter__(self) -> "Definition":
         return self
@@ -46,50 +47,47 @@ class Definition(FusionDefinition):
             CompileError: something that it is computed of has no code.
         """
         super().add_output(value)
-        if names := without_code(self.outputs[-1]):
+        if names := self._without_code(self.outputs[-1]):
             raise CompileError(f"{NAME} has no code for {', '.join(names)}")
+
+    def _without_code(self, value: Value) -> list[str]:
+        """Names of operations that a value is computed of, and that no kernel has code for."""
+        found: dict[str, None] = {}
+        for x in below([value]):
+            is_sum = x.kind == "reduction"
+            name, table = (x.data[0], self.target.reductions) if is_sum else (x.data, self.target.operations)
+            if x.kind in ("operation", "reduction") and name != "cast" and name not in table:
+                found[name] = None
+        return list(found)
 
     @cached_property
     def fused(self) -> Fused:
         """Its kernels; for these, neither a device nor Triton is needed."""
-        return Fused(self, self._templates)
+        return Fused(self)
 
     @cached_property
     def execute(self) -> Fused:
-        """A function of inputs and a device. Asking for it tells whether there is one."""
+        """A function of inputs and a device. Asking for it begins to compile."""
+        self.fused.prepare()
         return self.fused
 
 
-def without_code(value: Value) -> list[str]:
-    """Names of operations that a value is computed of, and that no kernel has code for."""
-    found: dict[str, None] = {}
-    for x in below([value]):
-        name, table = (x.data[0], REDUCTIONS) if x.kind == "reduction" else (x.data, OPERATIONS)
-        if x.kind in ("operation", "reduction") and name != "cast" and name not in table:
-            found[name] = None
-    return list(found)
-
-
 class Engine:
-    """What `fusion_definition` builds with.
-
-    Args:
-        templates: that definitions share, whose sizes differ; None: each has kernels of its own.
-    """
+    """What `fusion_definition` builds with."""
 
     name, DataType = NAME, DataType
 
-    def __init__(self, templates: Templates | None = None) -> None:
-        self._templates = templates
+    def __init__(self, target: Target) -> None:
+        self.target = target
 
     @cached_property
     def of_open_sizes(self) -> "Engine":
         """With kernels that serve many sizes."""
-        return type(self)(Templates())
+        return type(self)(self.target.of_open_sizes)
 
     def definition(self) -> Definition:
         """A new one."""
-        return Definition(self._templates)
+        return Definition(self.target)
 
     def kernels(
         self,
@@ -108,12 +106,32 @@ class Engine:
         return definition.fused(inputs, device, around)
 
 
-ENGINE = Engine()
+ENGINES = {"cuda": Engine(Triton()), "cpu": Engine(Cpp())}
+ENGINE = ENGINES["cuda"]
+_DECLINING = {device: declining(device, NAME, engine) for device, engine in ENGINES.items()}
+_DEVICES: WeakKeyDictionary[Graph, str] = WeakKeyDictionary()
 
 
 def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
     """Kernels for a graph of operators that `declines` takes; Triton compiles them on the first call."""
-    return compile_region(ENGINE, gm, "cuda")
+    device = _device(gm.graph)
+    return compile_region(ENGINES[device], gm, device)
+
+
+def declines(node: Node) -> str | None:
+    """Why there is no kernel for a node. In a graph with tensors on a GPU, those on the CPU are ATen's."""
+    device = _device(node.graph)
+    reason = ENGINES[device].target.unavailable()
+    return _DECLINING[device](node) if reason is None else f"for a tensor on '{device}', {reason}"
+
+
+def _device(graph: Graph) -> str:
+    """The type of device that a graph is of."""
+    if graph not in _DEVICES:
+        values = (value for n in graph.nodes for value in pytree.tree_leaves(n.meta.get("val")))
+        is_cuda = any(isinstance(v, Tensor) and v.device.type == "cuda" for v in values)
+        _DEVICES[graph] = "cuda" if is_cuda else "cpu"
+    return _DEVICES[graph]
 
 
 def decompositions() -> Decompositions:
@@ -123,17 +141,14 @@ def decompositions() -> Decompositions:
 
 def unavailable() -> str | None:
     """Why there are no kernels here, and what to do about it."""
-    if not torch.cuda.is_available():
-        return "there is no CUDA device. Use backend 'inductor'."
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed: `pip install triton`."
-    return None
+    reasons = [engine.target.unavailable() for engine in ENGINES.values()]
+    return " And ".join(filter(None, reasons)) if all(reasons) else None
 
 
 backend = Backend(
     fw_compiler=compile_graph,
     decompositions=decompositions,
-    declines=declining("cuda", NAME, ENGINE),
+    declines=declines,
     unavailable=unavailable,
     horizontal=True,
 )

@@ -31,7 +31,10 @@ class FusionDefinition:
     Attributes:
         inputs: tensors and numbers, in the order in which a call gives them.
         outputs: the results.
+        target: what kernels are written for.
     """
+
+    target: Any = None
 
     def __init__(self) -> None:
         self.inputs: list[Value] = []

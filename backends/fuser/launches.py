@@ -1,38 +1,22 @@
-"""A definition, compiled: its kernels as a module of Triton's, and what a call launches."""
+"""A definition, compiled for a target: its kernels, and what a call allocates and launches."""
 
-import atexit
-import functools
-import hashlib
-import importlib.util
-import shutil
-import sys
-import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from aotkit.backends.fuser.definition import FusionDefinition
-from aotkit.backends.fuser.loops import lowered
+from aotkit.backends.fuser.kernels import Kernel as Nest
+from aotkit.backends.fuser.loops import Loops, Result, lowered
 from aotkit.backends.fuser.origins import Origins
 from aotkit.backends.fuser.plan import Plan
 from aotkit.backends.fuser.printing import printed
-from aotkit.backends.fuser.schedule import Schedule, scheduled
-from aotkit.backends.fuser.side_by_side import read_once
-from aotkit.backends.fuser.templates import Templates, literal
-from aotkit.backends.fuser.triton_code import HEADER, Writer
 from aotkit.backends.fusion_definition.engine import Around
-from aotkit.keep import write_whole
 from aotkit.stages import Kernel
 from aotkit.torch_private.tensors import Empty, empty_strided_on
 
-_IMPORTING = threading.Lock()
 Step = tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]  # a kernel, places of its arguments, numbers
 
 
@@ -47,35 +31,67 @@ class Launch:
 
     name: str
     code: str
-    schedule: Schedule
+    schedule: Any
     buffers: tuple[int, ...]
     scalars: tuple[int, ...]
     sizes: Mapping[str, int]
 
 
-class Fused:
-    """The kernels of a definition.
+class Target(Protocol):
+    """What kernels are written for.
 
-    Args:
-        templates: of kernels for many sizes; None: of those that are given alone.
+    Attributes:
+        language: of the code.
+        operations, reductions: for which there is code, by name.
     """
 
-    def __init__(self, definition: FusionDefinition, templates: Templates | None = None) -> None:
+    language: str
+    operations: Mapping[str, Any]
+    reductions: Mapping[str, Any]
+
+    def unavailable(self) -> str | None:
+        """Why there are no kernels here, and what to do about it."""
+        ...
+
+    @property
+    def of_open_sizes(self) -> "Target":
+        """The same with kernels that serve many sizes."""
+        ...
+
+    def plan(self, loops: Loops, results: Sequence[Result], inputs: int) -> tuple[Plan, Sequence[Result]]:
+        """Which values share a kernel, and the results that these store."""
+        ...
+
+    def launch(self, loops: Loops, kernel: Nest, name: str) -> Launch:
+        """The code of a kernel."""
+        ...
+
+    def prepared(self, launches: Sequence[Launch]) -> Callable[[], list[Step]]:
+        """Begin to compile; the function waits until that is done."""
+        ...
+
+
+class Fused:
+    """The kernels of a definition."""
+
+    def __init__(self, definition: FusionDefinition) -> None:
         loops, results = lowered(definition.outputs)
+        self._target: Target = definition.target
         self._outputs, self._lowered = definition.outputs, results
         inputs = len(definition.inputs)
-        results, before = read_once(loops, results)
-        self.plan = plan = Plan(loops, results, inputs)
-        plan.originals.update(before)
+        plan, results = self._target.plan(loops, results, inputs)
+        self.plan = plan
         self._numbers = [i for i, x in enumerate(definition.inputs) if x.kind == "scalar"]
-        self.launches: list[Launch] = []
-        for n, kernel in enumerate(plan.kernels):
-            schedule, name = scheduled(loops, kernel), f"kernel{n}"
-            self.launches.append(_launch(Writer(loops, kernel, schedule), schedule, name, templates))
+        self.launches = [self._target.launch(loops, kernel, f"kernel{n}") for n, kernel in enumerate(plan.kernels)]
         self._allocations = [_allocation(loops.sizes, buffer) for buffer in plan.buffers]
         order = [b.result for b in plan.buffers]
         self._results = [inputs + next(i for i, r in enumerate(order) if r is result) for result in results]
+        self._prepared: Callable[[], list[Step]] | None = None
         self._ready: tuple[Empty, list[Step]] | None = None
+
+    def prepare(self) -> None:
+        """Begin to compile the kernels, if that takes a process of its own."""
+        self._prepared = self._prepared or self._target.prepared(self.launches)
 
     def __call__(self, inputs: Sequence[Tensor], device: torch.device, around: Around | None = None) -> list[Tensor]:
         """The results, as new tensors; `around`, if it is given, is entered with the number of each launch."""
@@ -109,31 +125,15 @@ class Fused:
             if launch.sizes:
                 lines.append("  with " + ", ".join(f"{name} = {n}" for name, n in launch.sizes.items()))
             code = "\n".join([*lines, "", launch.code])
-            found.append(Kernel(launch.name, origins.of(kernel), "Triton", code))
+            found.append(Kernel(launch.name, origins.of(kernel), self._target.language, code))
         return found
 
     def _compiled(self, device: torch.device) -> tuple[Empty, list[Step]]:
-        """What makes buffers, and the kernels, which Triton compiles when they are called."""
-        steps: list[Step] = []
-        for launch in self.launches:
-            kernel = getattr(imported(f"{HEADER}\n\n{launch.code}"), launch.name)[(*launch.schedule.grid, 1)]
-            run = partial(kernel, num_warps=launch.schedule.warps)
-            steps.append((run, (*launch.buffers, *launch.scalars), tuple(launch.sizes.values())))
-        self._ready = empty_strided_on(device.type), steps
+        """What makes buffers, and the kernels."""
+        self.prepare()
+        assert self._prepared is not None
+        self._ready = empty_strided_on(device.type), self._prepared()
         return self._ready
-
-
-def _launch(writer: Writer, schedule: Schedule, name: str, templates: Templates | None) -> Launch:
-    text, sizes, plain = writer.text(), dict[str, int](), list[str]()
-    if templates is None:
-        text = literal(text)
-    else:
-        text, sizes, plain = templates.fitted(text, schedule.warps)
-    plain = [*writer.scalars.values(), *plain]
-    decorator = f"@triton.jit(do_not_specialize={plain!r})" if plain else "@triton.jit"
-    arguments = ", ".join([*writer.buffers.values(), *writer.scalars.values(), *sizes])
-    code = f"{decorator}\ndef {name}({arguments}):\n{text}"
-    return Launch(name, code, schedule, tuple(writer.buffers), tuple(writer.scalars), sizes)
 
 
 def _allocation(sizes: dict[int, int], buffer: Any) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
@@ -141,28 +141,3 @@ def _allocation(sizes: dict[int, int], buffer: Any) -> tuple[tuple[int, ...], tu
         return buffer.result.size, buffer.result.stride, buffer.type
     size = tuple(sizes[a] for a, _ in buffer.axes)
     return size, tuple(s for _, s in buffer.axes), buffer.type
-
-
-@functools.cache
-def _folder() -> Path:
-    """A folder of this process: what Triton compiles, it keeps itself."""
-    folder = tempfile.mkdtemp(prefix="aotkit-fuser-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
-
-
-def imported(code: str) -> ModuleType:
-    """A module with this text. It is in a file, where Triton reads its kernels."""
-    digest = hashlib.sha256(code.encode()).hexdigest()[:32]
-    name = f"aotkit_fuser_{digest}"
-    with _IMPORTING:
-        if name not in sys.modules:
-            path = _folder() / f"{name}.py"
-            write_whole(path, code.encode())
-            spec = importlib.util.spec_from_file_location(name, path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            sys.modules[name] = module
-        return sys.modules[name]

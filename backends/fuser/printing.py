@@ -39,11 +39,7 @@ class _Printer:
 
     def _layout(self) -> list[str]:
         k, s = self._kernel, self._schedule
-        first = [f"{self._name}: tile {s.row_block} x {s.inner_block}", f"grid {s.grid[0]} x {s.grid[1]}"]
-        first.append(f"{s.warps} warps")
-        if s.stages > 1:
-            first.append(f"{s.stages} stages")
-        lines = [", ".join(first)]
+        lines = [f"{self._name}: {s.heading}"]
         if s.rows:
             lines.append(f"rows {self._sizes(s.rows)}")
         if s.inner:

@@ -34,10 +34,16 @@ class Schedule:
     warps: int
     stages: int
 
+    @property
+    def heading(self) -> str:
+        """As text."""
+        text = f"tile {self.row_block} x {self.inner_block}, grid {self.grid[0]} x {self.grid[1]}, {self.warps} warps"
+        return text + f", {self.stages} stages" * (self.stages > 1)
+
 
 def scheduled(loops: Loops, kernel: Kernel) -> Schedule:
     """The schedule of a kernel. It sets the size of the axis of parts."""
-    order, nearest = _layout(loops, kernel)
+    order, nearest = layout(loops, kernel)
     if kernel.inner is None:
         return _crossing(loops, order, nearest) if len(nearest) > 1 else _flat(loops, order)
     inner = tuple(a for a in order if a in kernel.inner)
@@ -124,7 +130,7 @@ def _warps(tile: int, elements: int) -> int:
     return max(1, min(16, tile // (32 * elements)))
 
 
-def _layout(loops: Loops, kernel: Kernel) -> tuple[list[int], set[int]]:
+def layout(loops: Loops, kernel: Kernel) -> tuple[list[int], set[int]]:
     """The axes, the slowest first, and those along which whole tensors have neighbours next to each other."""
     step = dict.fromkeys(sorted(kernel.domain), 0)
     anchors = [*(s.node for s in kernel.stores), *(p.node for p in kernel.partials), *kernel.reductions]

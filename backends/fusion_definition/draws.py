@@ -21,7 +21,11 @@ VIEWS = (aten.view.default, aten._unsafe_view.default)
 
 
 def shape_indices(graph: Graph) -> None:
-    """Replace views of what is computed pointwise from `arange` and numbers by the same computation in their shape."""
+    """Replace views of what is computed pointwise from `arange` and numbers by the same computation in their shape.
+
+    It keeps the names of nodes; those of new ones are no other graph's.
+    """
+    before, names = {*graph.nodes}, dict[Node, str]()
     for view in [n for n in graph.nodes if n.target in VIEWS]:
         source = view.args[0]
         if (computation := _from_indices(source)) is None:
@@ -34,8 +38,14 @@ def shape_indices(graph: Graph) -> None:
                 else:
                     copies[node] = graph.node_copy(node, lambda n: copies.get(n, n))  # noqa: B023
                     copies[node].meta = {"val": node.meta["val"].new_empty(shape_of(view))}
+                    names[copies[node]] = node.name
         view.replace_all_uses_with(copies[source])
     graph.eliminate_dead_code()
+    taken = {n.name for n in graph.nodes if n in before}
+    for node in [n for n in graph.nodes if n not in before]:
+        name = names.get(node, node.name)
+        node.name = f"{name}_in_shape_{len(taken)}" if node not in names or name in taken else name
+        taken.add(node.name)
 
 
 def _from_indices(source: Node) -> list[Node] | None:

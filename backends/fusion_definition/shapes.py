@@ -23,6 +23,15 @@ def view(b: Builder, node: Node, x: Any, size: Any) -> Any:
     return b.ops.reshape(value, after)
 
 
+def as_strided(b: Builder, node: Node, x: Any, size: Any, stride: Any, offset: Any = None) -> Any:
+    """Where it is a view of all elements in their order."""
+    before, after = x.meta["val"], node.meta["val"]
+    whole = before.numel() == after.numel() and offset in (None, before.storage_offset())
+    if not whole or not before.is_contiguous() or not after.is_contiguous():
+        raise Declined("strides that are no view")
+    return view(b, node, x, size)
+
+
 def permute(b: Builder, node: Node, x: Any, dims: Any) -> Any:
     rank = len(shape_of(x))
     return b.ops.permute(b.value(x), [d % rank for d in dims]) if rank else b.ops.set(b.value(x))
@@ -156,6 +165,7 @@ def arange(b: Builder, node: Node, start: Any, end: Any, step: Any = 1, **option
 # Results share memory with the operand.
 VIEWS: dict[Any, Lowering] = {
     aten.view.default: view,
+    aten.as_strided.default: as_strided,
     aten.permute.default: permute,
     aten.unsqueeze.default: unsqueeze,
     aten.squeeze.dims: squeeze,

@@ -1,4 +1,4 @@
-"""The backend `fuser`: its kernels on the CPU, by Triton's interpreter, and on a GPU where there is one."""
+"""The backend `fuser`: its kernels in C++, and those in Triton by its interpreter, and on a GPU where there is one."""
 
 import ast
 import importlib.util
@@ -12,6 +12,7 @@ import torch
 
 import aotkit
 from aotkit.backends.fuser import triton_code
+from aotkit.torch_private.native.building import can_build
 from tests.backends.fusion_cases import CASES, inputs_of
 from tests.source_names import is_private, names_used
 
@@ -23,7 +24,7 @@ TRITON = Path(sys.prefix) / "interpreter"
 
 def run(*command, **environment):
     """A process with Triton, without the variables by which pytest and its workers talk to each other."""
-    if not (TRITON / "triton").is_dir():
+    if "TRITON_INTERPRET" in environment and not (TRITON / "triton").is_dir():
         pytest.skip(f"Triton is not in {TRITON}: `make install` puts it there")
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     path = os.pathsep.join(filter(None, [str(TRITON), os.environ.get("PYTHONPATH")]))
@@ -35,14 +36,22 @@ def run(*command, **environment):
     return done.stdout
 
 
+TESTS = sorted(map(str, (ROOT / "tests" / "backends" / "interpreted").glob("test_*.py")))
+
+
 def test_its_kernels_in_the_interpreter():
-    tests = sorted((ROOT / "tests" / "backends" / "interpreted").glob("test_*.py"))
-    run("pytest", "-q", "-p", "no:cacheprovider", *map(str, tests), TRITON_INTERPRET="1")
+    run("pytest", "-q", "-p", "no:cacheprovider", *TESTS, TRITON_INTERPRET="1")
+
+
+@pytest.mark.skipif(not can_build(), reason="no C++ compiler")
+@pytest.mark.parametrize("test", TESTS, ids=lambda path: Path(path).stem)
+def test_its_kernels_in_cpp(test):
+    run("pytest", "-q", "-p", "no:cacheprovider", test)
 
 
 def test_its_kernels_compile_for_a_gpu_that_is_not_there(tmp_path):
     cases = ("activations", "cross_entropy", "dropout_add_layer_norm", "reductions", "integers", "steps")
-    count = run("tests.backends.interpreted.compiled", *cases, TRITON_CACHE_DIR=str(tmp_path))
+    count = run("tests.backends.interpreted.compiled", *cases, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")
     assert int(count) > 4 * len(cases)
 
 

@@ -201,7 +201,7 @@ def test_power_of_two(number, power):
 
 
 def test_a_number_that_triton_would_round_is_refused_before_any_call():
-    with fuser.Definition() as definition:
+    with fuser.ENGINE.definition() as definition:
         x, number = (
             definition.define_tensor(
                 sizes=sizes, strides=[1] * len(sizes), dtype=torch.float64, static_sizes=True, is_cpu=not sizes

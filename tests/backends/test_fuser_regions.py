@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import aotkit
 from aotkit.backends import fuser
-from aotkit.backends.fuser import launches
+from aotkit.backends.fuser import launches, triton_target
 from aotkit.backends.fuser.operations import OPERATIONS, REDUCTIONS
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import declining
@@ -65,7 +65,7 @@ class _Kernel:
 @pytest.fixture
 def recorded(monkeypatch):
     module = Recorded()
-    monkeypatch.setattr(launches, "imported", lambda code: module)
+    monkeypatch.setattr(triton_target, "imported", lambda code: module)
     return module
 
 

@@ -33,7 +33,7 @@ def place() -> str:
 
 def can_build() -> bool:
     """Whether there is a compiler. Not on systems other than Linux, where none has been tried."""
-    return bool(_compiler()) and sys.platform == "linux"
+    return bool(compiler()) and sys.platform == "linux"
 
 
 def build(path: Path) -> None:
@@ -82,10 +82,7 @@ def failure(path: Path) -> Path:
 
     It is not tried again with this compiler, but with another one, or an update of it.
     """
-    program = shutil.which(_compiler()[0]) if _compiler() else None
-    state = os.stat(program) if program else None
-    identity = (_compiler(), program and os.path.realpath(program), state and (state.st_mtime_ns, state.st_size))
-    return path.with_suffix(f".failed-{hashlib.sha256(repr(identity).encode()).hexdigest()[:8]}")
+    return path.with_suffix(f".failed-{hashlib.sha256(compiler_version().encode()).hexdigest()[:8]}")
 
 
 def _background_lock(path: Path) -> Path:
@@ -142,7 +139,15 @@ def _yield_to_all_else(process: int) -> None:
         os.setpriority(os.PRIO_PROCESS, process, 19)
 
 
-def _compiler() -> list[str]:
+def compiler_version() -> str:
+    """A text that is another one for another compiler, or an update of it."""
+    program = shutil.which(compiler()[0]) if compiler() else None
+    state = os.stat(program) if program else None
+    return repr((compiler(), program and os.path.realpath(program), state and (state.st_mtime_ns, state.st_size)))
+
+
+def compiler() -> list[str]:
+    """The command of a C++ compiler; none if there is no such."""
     found = os.environ.get("CXX") or next(filter(None, map(shutil.which, ("g++", "clang++"))), None)
     return shlex.split(found) if found else []
 
@@ -161,6 +166,6 @@ def _command(output: Path, sources: Sequence[Path] = SOURCES) -> list[str]:
     root = Path(torch.__file__).parent
     include = (root / "include", root / "include/torch/csrc/api/include", sysconfig.get_path("include"))
     return [
-        *_compiler(), *_flags(), *(f"-I{path}" for path in include), *map(str, sources), f"-L{root / 'lib'}",
+        *compiler(), *_flags(), *(f"-I{path}" for path in include), *map(str, sources), f"-L{root / 'lib'}",
         "-ltorch_python", "-ltorch_cpu", "-lc10", "-o", str(output),
     ]  # fmt: skip

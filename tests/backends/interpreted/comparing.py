@@ -1,5 +1,7 @@
 """The backend `fuser` next to ATen: each compiled graph runs both ways, on the same inputs."""
 
+import os
+
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -10,6 +12,8 @@ from aotkit.backends.fusion_definition.table import declining
 from aotkit.passes.graphs import copy_graph
 from aotkit.torch_private.dispatch import pytree
 
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ENGINE = fuser.ENGINES["cuda" if IS_INTERPRETED else "cpu"]
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 
 
@@ -17,7 +21,7 @@ def comparing(regions, tolerance=None):
     """A backend that returns ATen's results if the kernels' are the same; it keeps its regions in a list."""
 
     def compile_graph(gm, example_inputs):
-        region = compile_region(fuser.ENGINE, copy_graph(gm), "cpu")
+        region = compile_region(ENGINE, copy_graph(gm), "cpu")
         assert isinstance(region, Region), "nothing is computed"
         regions.append(region)
 
@@ -32,7 +36,7 @@ def comparing(regions, tolerance=None):
         compile_graph,
         decompositions=fuser.decompositions,
         fixed_sizes=True,
-        declines=declining("cpu", fuser.NAME, fuser.ENGINE),
+        declines=declining("cpu", fuser.NAME, ENGINE),
     )
     return aotkit.by_region(engine, strict=True, min_region_size=1)
 
@@ -45,7 +49,7 @@ def compiled(fn, *args):
     if not isinstance(output.args[0], tuple | list):
         output.args = ((output.args[0],),)
         gm.recompile()
-    return compile_region(fuser.ENGINE, copy_graph(gm), "cpu"), gm
+    return compile_region(ENGINE, copy_graph(gm), "cpu"), gm
 
 
 def agree(fn, *args):

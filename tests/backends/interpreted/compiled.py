@@ -12,9 +12,9 @@ from triton.compiler import ASTSource
 
 import aotkit
 from aotkit.backends.fuser import ENGINE, decompositions
-from aotkit.backends.fuser.launches import imported
 from aotkit.backends.fuser.loops import lowered
 from aotkit.backends.fuser.triton_code import HEADER
+from aotkit.backends.fuser.triton_target import imported
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import declining
 from tests.backends.fusion_cases import CASES, inputs_of
@@ -58,7 +58,7 @@ class Compiled(type(ENGINE)):
 
 def main(names):
     warnings.simplefilter("ignore")
-    engine = Compiled()
+    engine = Compiled(ENGINE.target)
     backend = aotkit.Backend(
         lambda gm, inputs: compile_region(engine, gm, "cpu"), decompositions=decompositions, fixed_sizes=True,
         declines=declining("cpu", engine.name, engine), horizontal=True,

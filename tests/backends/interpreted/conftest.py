@@ -1,16 +1,25 @@
-"""Kernels of the backend `fuser` on the CPU; tests/backends/test_fuser.py runs these tests, in another process."""
+"""Kernels of the backend `fuser` on the CPU: those in C++ as they are, or those in Triton by its interpreter.
+
+tests/backends/test_fuser.py runs these tests both ways, in other processes.
+"""
 
 import pytest
-from triton.language import extra
-from triton.runtime import interpreter
 
-from aotkit.backends.fuser import limits
-from tests.backends.interpreted import libdevice
+from aotkit.backends.fuser import cpp_code, cpp_schedule, limits
+from tests.backends.interpreted.comparing import IS_INTERPRETED
 
 
 @pytest.fixture(scope="session", autouse=True)
 def as_on_a_device():
     """With a library of functions, and without tests for overflows, which take half of the time."""
+    if not IS_INTERPRETED:
+        yield
+        return
+    from triton.language import extra
+    from triton.runtime import interpreter
+
+    from tests.backends.interpreted import libdevice
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(extra, "libdevice", libdevice, raising=False)
         patch.setattr(
@@ -25,7 +34,10 @@ def limit(monkeypatch):
 
     def set_limits(**numbers):
         for name, number in numbers.items():
-            monkeypatch.setattr(limits, name, number)
+            having = [module for module in (limits, cpp_schedule, cpp_code) if hasattr(module, name)]
+            assert having, f"there is no limit {name}"
+            for module in having:
+                monkeypatch.setattr(module, name, number)
 
     return set_limits
 

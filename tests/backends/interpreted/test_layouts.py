@@ -65,3 +65,7 @@ def test_a_part_of_what_a_whole_row_is_needed_for(part):
 def test_sums_along_both_axes_of_a_square_are_added():
     agree(lambda x: x.sum(0) + x.sum(1), torch.randn(7, 7))
     agree(lambda x, w: (x[:, :, None] * w * 2).sum(1) + (w * x[:, None]).sum(2), torch.randn(3, 7), torch.randn(7, 7))
+
+
+def test_strides_that_are_a_view():
+    agree(lambda x: (x * 2).as_strided((6, 4), (4, 1)).exp(), torch.randn(2, 3, 4))

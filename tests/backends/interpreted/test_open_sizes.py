@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import aotkit
 from aotkit.backends import fuser
-from aotkit.backends.fuser import launches
+from aotkit.backends.fuser import triton_target
 from aotkit.backends.fuser.templates import Templates, count, literal, number
 from aotkit.backends.fusion_definition.open_sizes import OpenRegion
 from aotkit.backends.fusion_definition.region import Region, compile_region
@@ -17,8 +17,9 @@ from aotkit.backends.fusion_definition.table import declining
 from aotkit.passes.graphs import copy_graph
 from aotkit.torch_private.dispatch import pytree
 from tests.backends.fusion_cases import CASES, inputs_of
-from tests.backends.interpreted.comparing import same
+from tests.backends.interpreted.comparing import IS_INTERPRETED, same
 
+pytestmark = pytest.mark.skipif(not IS_INTERPRETED, reason="is of Triton's kernels")
 SIZES = [(5, 7), (6, 11), (2, 97), (31, 17), (16, 64), (1, 9), (8, 1), (5, 7), (13, 13), (0, 4), (33, 32)]
 TOLERANCES = {"two_operands": 1e-4, "casts": 1e-2}
 
@@ -58,9 +59,9 @@ class Compilations:
 @pytest.fixture
 def kernels(monkeypatch):
     """The texts of the kernels that are compiled; the templates are new."""
-    texts, imported = {}, launches.imported
-    monkeypatch.setattr(fuser, "ENGINE", type(fuser.ENGINE)())
-    monkeypatch.setattr(launches, "imported", lambda code: (texts.setdefault(code), imported(code))[1])
+    texts, imported = {}, triton_target.imported
+    monkeypatch.setattr(fuser, "ENGINE", type(fuser.ENGINE)(triton_target.Triton()))
+    monkeypatch.setattr(triton_target, "imported", lambda code: (texts.setdefault(code), imported(code))[1])
     return texts
 
 
@@ -183,7 +184,7 @@ def test_sizes_on_which_kernels_fail_run_as_they_are(kernels, monkeypatch):
     def failing(*args):
         raise ValueError("no kernel")
 
-    monkeypatch.setattr(launches, "imported", failing)
+    monkeypatch.setattr(triton_target, "imported", failing)
     x = torch.randn(7, 300)
     same(region([x]), [x.exp() * 2])
     assert {kernel.why for kernel in region.kernels([x])} == {"ValueError: no kernel"}

@@ -1,21 +1,26 @@
 """The ways in which rows are walked, on small tensors: with small limits, each takes the one that a large one takes."""
 
+import re
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from aotkit.backends.fuser.pairs import paired
-from tests.backends.interpreted.comparing import fused, train
+from tests.backends.interpreted.comparing import IS_INTERPRETED, fused, train
 
 SMALL_LIMITS = {
     "LONGEST_WHOLE_ROW": 32, "SHORT_ROW": 32, "SHORT_COLUMN": 16, "FEWEST_ROWS": 4, "ONE_PROGRAM": 0, "CHUNK": 16,
-    "TILE": 64, "SIDE": 8, "MULTIPROCESSORS": 2, "RESIDENT": 1,
+    "TILE": 64, "SIDE": 8, "MULTIPROCESSORS": 2, "RESIDENT": 1, "PART": 64, "WIDTH": 16,
 }  # fmt: skip
 
 
 def ways(region):
     """What the kernels of a region do."""
     compiled = fused(region)
+    if not IS_INTERPRETED:
+        yield from ways_in_cpp(compiled)
+        return
     for kernel, launch in zip(compiled.plan.kernels, compiled.launches, strict=True):
         way = launch.schedule
         if kernel.inner is None:
@@ -33,6 +38,24 @@ def ways(region):
                 yield "several blocks of rows"
         if way.row_block > 1:
             yield "several rows"
+
+
+def ways_in_cpp(compiled):
+    for kernel, launch in zip(compiled.plan.kernels, compiled.launches, strict=True):
+        way = launch.schedule
+        yield "flat" if kernel.inner is None else "columns" if way.lane in way.rows else "rows"
+        if kernel.shares > 1:
+            yield f"shared {'columns' if way.lane in way.rows else 'rows'}"
+        if kernel.summed:
+            yield "column sums"
+            if way.programs > 1:
+                yield "several blocks of rows"
+        if "hold(h" in launch.code:
+            yield "held"
+        if "wholes<" in launch.code:
+            yield "several vectors"
+        if re.search("at \\+ LANES.*\n.*first", launch.code):
+            yield "the rest of a row"
 
 
 def rand(*shape, shift=0.0):
@@ -201,12 +224,32 @@ def test_rows_and_chunks(name, limit):
     limit(**SMALL_LIMITS)
     fn, inputs, expected = SMALL[name]
     regions = train(fn, *arguments(inputs))
-    assert {*expected} <= {w for region in regions for w in ways(region)}
+    found = {w for region in regions for w in ways(region)}
+    assert not IS_INTERPRETED or {*expected} <= found
 
 
 @pytest.mark.parametrize("name", SHARED)
 def test_rows_of_several_programs(name, limit):
-    limit(SHORT_ROW=512, ONE_PROGRAM=0, SHARED_CHUNK=256, INTERLEAVED=4, FEWEST_ROWS=4)
+    limit(SHORT_ROW=512, ONE_PROGRAM=0, SHARED_CHUNK=256, INTERLEAVED=4, FEWEST_ROWS=4, PART=512)
     fn, inputs, expected = SHARED[name]
     regions = train(fn, *arguments(inputs))
-    assert {*expected} <= {w for region in regions for w in ways(region)}
+    found = {w for region in regions for w in ways(region)}
+    assert not IS_INTERPRETED or {*expected} <= found
+
+
+WAYS = {
+    "flat", "rows", "columns", "shared rows", "shared columns", "column sums", "several blocks of rows", "held",
+    "several vectors", "the rest of a row",
+}  # fmt: skip
+
+
+@pytest.mark.skipif(IS_INTERPRETED, reason="is of C++")
+def test_all_ways_of_cpp_with_whole_vectors_and_what_is_left(limit):
+    limit(CHUNK=64, WIDTH=32, PART=256, THREAD=256, SHARED_CHUNK=64)
+    regions = train(
+        lambda x, w, b: F.silu(F.layer_norm(x, (203,), w, b)), rand(80, 203, shift=10), rand(203), rand(203)
+    )
+    regions += train(lambda x: x.softmax(-1) * x.exp().sum(0), rand(30, 164))
+    regions += train(lambda x: ((x * x).sum(), x.softmax(1), x.double().cos().mean(1)), rand(3, 70, 65))
+    regions += train(lambda x: ((x * x).sum(0), (x.t() + 1).amax(1)), rand(1500, 5))
+    assert {w for region in regions for w in ways(region)} == WAYS

@@ -1,0 +1,118 @@
+"""Triton's kernels: a module of them, which Triton compiles when they are called."""
+
+import atexit
+import functools
+import hashlib
+import importlib.util
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from aotkit.backends.fuser.kernels import Kernel
+from aotkit.backends.fuser.launches import Launch, Step
+from aotkit.backends.fuser.loops import Loops, Result
+from aotkit.backends.fuser.operations import OPERATIONS, REDUCTIONS
+from aotkit.backends.fuser.plan import Plan
+from aotkit.backends.fuser.schedule import scheduled
+from aotkit.backends.fuser.side_by_side import read_once
+from aotkit.backends.fuser.templates import Templates, literal
+from aotkit.backends.fuser.triton_code import HEADER, Writer
+from aotkit.keep import write_whole
+
+_IMPORTING = threading.Lock()
+
+
+class Triton:
+    """For CUDA devices.
+
+    Args:
+        templates: of kernels for many sizes; None: of those that are given alone.
+    """
+
+    language = "Triton"
+    operations: Mapping[str, Any] = OPERATIONS
+    reductions: Mapping[str, Any] = REDUCTIONS
+
+    def __init__(self, templates: Templates | None = None) -> None:
+        self._templates = templates
+
+    def unavailable(self) -> str | None:
+        """Why there are no kernels here, and what to do about it."""
+        if not torch.cuda.is_available():
+            return "there is no CUDA device. Use backend 'inductor'."
+        if importlib.util.find_spec("triton") is None:
+            return "Triton is not installed: `pip install triton`."
+        return None
+
+    @property
+    def of_open_sizes(self) -> "Triton":
+        """With kernels that serve many sizes."""
+        return Triton(Templates())
+
+    def plan(self, loops: Loops, results: Sequence[Result], inputs: int) -> tuple[Plan, Sequence[Result]]:
+        """Which values share a kernel, and the results that these store."""
+        results, before = read_once(loops, results)
+        plan = Plan(loops, results, inputs)
+        plan.originals.update(before)
+        return plan, results
+
+    def launch(self, loops: Loops, kernel: Kernel, name: str) -> Launch:
+        """The code of a kernel."""
+        schedule = scheduled(loops, kernel)
+        writer = Writer(loops, kernel, schedule)
+        text, sizes, plain = writer.text(), dict[str, int](), list[str]()
+        if self._templates is None:
+            text = literal(text)
+        else:
+            text, sizes, plain = self._templates.fitted(text, schedule.warps)
+        plain = [*writer.scalars.values(), *plain]
+        decorator = f"@triton.jit(do_not_specialize={plain!r})" if plain else "@triton.jit"
+        arguments = ", ".join([*writer.buffers.values(), *writer.scalars.values(), *sizes])
+        code = f"{decorator}\ndef {name}({arguments}):\n{text}"
+        return Launch(name, code, schedule, tuple(writer.buffers), tuple(writer.scalars), sizes)
+
+    def prepared(self, launches: Sequence[Launch]) -> Callable[[], list[Step]]:
+        """Nothing is begun before a call."""
+        return partial(_steps, launches)
+
+
+def _steps(launches: Sequence[Launch]) -> list[Step]:
+    steps: list[Step] = []
+    for launch in launches:
+        kernel = getattr(imported(f"{HEADER}\n\n{launch.code}"), launch.name)[(*launch.schedule.grid, 1)]
+        run = partial(kernel, num_warps=launch.schedule.warps)
+        steps.append((run, (*launch.buffers, *launch.scalars), tuple(launch.sizes.values())))
+    return steps
+
+
+@functools.cache
+def _folder() -> Path:
+    """A folder of this process: what Triton compiles, it keeps itself."""
+    folder = tempfile.mkdtemp(prefix="aotkit-fuser-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def imported(code: str) -> ModuleType:
+    """A module with this text. It is in a file, where Triton reads its kernels."""
+    digest = hashlib.sha256(code.encode()).hexdigest()[:32]
+    name = f"aotkit_fuser_{digest}"
+    with _IMPORTING:
+        if name not in sys.modules:
+            path = _folder() / f"{name}.py"
+            write_whole(path, code.encode())
+            spec = importlib.util.spec_from_file_location(name, path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            sys.modules[name] = module
+        return sys.modules[name]

@@ -29,10 +29,12 @@ class CompileError(AotkitError, RuntimeError):
     Attributes:
         graph: what it was given; the message shows its code.
         reason: the message without that; None where there is no graph.
+        operation: the name of the node that a backend does not take, if that is known: its region is made without it.
     """
 
     graph: Any = None
     reason: str | None = None
+    operation: str | None = None
 
 
 class BudgetError(CompileError):

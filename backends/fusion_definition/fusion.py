@@ -132,7 +132,9 @@ def _define(
         except Exception as e:
             failure = e
     if failure is not None:
-        raise CompileError(f"{engine.name} does not take {node.format_node()}: {failure}") from failure
+        error = CompileError(f"{engine.name} does not take {node.format_node()}: {failure}")
+        error.operation, error.reason = node.name, str(failure)
+        raise error from failure
     return definition, values
 
 

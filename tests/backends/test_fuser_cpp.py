@@ -157,3 +157,18 @@ def test_without_a_compiler_it_says_why(monkeypatch):
     graph = torch.fx.Graph()
     graph.placeholder("x").meta["val"] = torch.empty(3)
     assert "for a tensor on 'cpu', there is no C++ compiler" in fuser.declines(graph.find_nodes(op="placeholder")[0])
+
+
+def test_a_part_that_no_axes_make_up_leaves_the_rest_fused():
+    def fn(x):
+        heads = torch.nn.functional.rms_norm(x.view(5, 6, 4), (4,)).view(5, 24)
+        return heads[:, 3:13].exp().sin()
+
+    x = torch.randn(5, 24, requires_grad=True)
+    fast = aotkit.compile(fn, backend="fuser")
+    fast(x).sum().backward()
+    assert fast.report(x).passed
+    forward = fast.graphs(x).regions["forward"]
+    assert "a part from 3 to 13" in forward.outside["slice_1"][0]
+    assert len(forward.regions) == 2
+    assert not any(region.failure for region in forward.regions)

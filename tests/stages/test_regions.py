@@ -350,6 +350,36 @@ def test_a_failed_region_runs_as_it_is_and_says_so(whole, caplog):
             strict(x)
 
 
+def without_cos(gm, example_inputs):
+    """Finds out only from the graph that it does not take something, after it has changed the graph."""
+    for node in gm.graph.find_nodes(op="call_function", target=aten.cos.default):
+        error = aotkit.CompileError("without_cos does not take this")
+        error.operation, error.reason = node.name, "its cosine is not there"
+        node.replace_all_uses_with(node.args[0])
+        raise error
+    return gm
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_region_is_divided_again_without_what_its_compiler_names(whole, caplog):
+    def f(x):
+        y = x.sin().exp().cos().sin().exp()
+        return y if whole else y @ x
+
+    backend = aotkit.Backend(without_cos, declines=declines)
+    x = torch.randn(3, 3, requires_grad=True)
+    compiled = aotkit.compile(f, backend=backend)
+    train(compiled, x)
+    assert compiled.report(x).passed
+    forward = compiled.graphs(x).regions["forward"]
+    assert forward.outside["cos"] == ("its cosine is not there",)
+    assert sorted(name for region in forward.regions for name in region.nodes) == ["exp", "exp_1", "sin", "sin_1"]
+    assert all(region.failure is None for region in forward.regions)
+    assert not caplog.text
+    with pytest.raises(aotkit.CompileError, match="without_cos does not take this|no backend takes mm"):
+        aotkit.compile(f, backend=aotkit.by_region(backend, strict=True))(x)
+
+
 def test_layers_do_not_share_a_region_for_their_random_numbers(pointwise):
     def layers(x, w):
         for _ in range(3):

@@ -4,7 +4,7 @@ import functools
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -119,7 +119,35 @@ class RegionCompiler:
         return ", ".join(choice.name for choice in self.choices)
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
-        return _Division(gm, self.choices, self.options).compiled(example_inputs)
+        choices, given = self.choices, gm
+        while True:  # once more without an operation that a compiler does not take, though it was not declined
+            try:
+                run = _Division(given, choices, self.options).compiled(example_inputs)
+            except _Refused as e:
+                choices = tuple(e.without(choice) for choice in choices)
+                given = e.graph or given
+            else:
+                gm.meta["regions"] = given.meta["regions"]
+                return run
+
+
+class _Refused(Exception):
+    """A compiler does not take one operation of a region.
+
+    Attributes:
+        graph: a copy of the graph, if that is what the compiler was given, which may have changed it.
+    """
+
+    def __init__(self, choice: Choice, operation: str, reason: str, graph: GraphModule | None) -> None:
+        super().__init__(reason)
+        self.graph = graph
+        self._name, self._operation, self._reason = choice.name, operation, reason
+
+    def without(self, choice: Choice) -> Choice:
+        """What is offered to a backend from now on."""
+        if choice.name != self._name:
+            return choice
+        return replace(choice, declines=lambda op: self._reason if op.name == self._operation else choice.declined(op))
 
 
 class _Division:
@@ -218,6 +246,10 @@ class _Division:
                 product = Product(choice.compiler(gm, example_inputs), kept)
                 return Tried(product, functools.partial(self._as_it_is, part, kept, text)), kept, blame
         except CompileError as e:
+            cause = e.__cause__
+            if isinstance(cause, CompileError) and cause.operation in names and not self._options.strict:
+                reason = cause.reason or str(cause)
+                raise _Refused(choice, cause.operation, reason, kept if gm is self._gm else None) from e
             return self._as_it_is(part, kept, text, e), kept, blame
 
     def _as_it_is(self, part: Part, kept: GraphModule, text: str, error: Exception) -> GraphModule:

@@ -60,8 +60,8 @@ def default_backend(device: str = "cpu", *, open_sizes: bool = False, model: boo
         if not found:
             break
         reasons += found
-    kind = f" for what learns matrices on {device}" if model else f" on {device}"
-    why = "; ".join([f"backend {AUTO!r} is {name_of(names)!r}{kind}", *reasons])
+    kind = "for what learns matrices on" if table.get(device) != BEST.get(device) else "on"
+    why = "; ".join([f"backend {AUTO!r} is {name_of(names)!r} {kind} {device}", *reasons])
     return Choice(names, why)
 
 

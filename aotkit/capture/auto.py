@@ -16,10 +16,9 @@ BEST: dict[str, Sequence[Sequence[str]]] = {
     "cuda": (["fuser"], ["inductor"]),
     "cpu": (["inductor"],),
 }
-# The same for what learns matrices, so has products: the fuser leaves those to ATen, where Inductor pads the ones whose
-# sizes are odd. On an H100, a step of GPT-2 with two layers, in bfloat16, takes 20.1 ms with the fuser, and 8.2 with
-# torch.compile; one of Llama, whose sizes are even, 17.3 and 15.9.
-BEST_OF_MODELS = BEST | {"cuda": (["inductor"], ["fuser"])}
+# Others for what learns matrices, so has products, which the fuser leaves to ATen: on an H100, a step of GPT-2 with two
+# layers, in bfloat16, takes 20.1 ms with the fuser, and 8.2 with torch.compile; one of Llama 17.3 and 15.9.
+BEST_OF_MODELS: dict[str, Sequence[Sequence[str]]] = {"cuda": (["inductor"], ["fuser"])}
 PLAIN = ["nop"]  # where nothing else runs
 
 
@@ -53,14 +52,15 @@ def default_backend(device: str = "cpu", *, open_sizes: bool = False, model: boo
         open_sizes: whether sizes of the graph are not known.
         model: whether matrices are learned.
     """
-    table = BEST_OF_MODELS if model else BEST
+    apart = model and device in BEST_OF_MODELS
+    best = BEST_OF_MODELS[device] if apart else BEST.get(device, BEST["cpu"])
     reasons: list[str] = []
-    for names in (*table.get(device, table["cpu"]), PLAIN):
+    for names in (*best, PLAIN):
         found = [f"not {name!r}: {why}" for name in names for why in _why_not(name, device, open_sizes)]
         if not found:
             break
         reasons += found
-    kind = "for what learns matrices on" if table.get(device) != BEST.get(device) else "on"
+    kind = "for what learns matrices on" if apart else "on"
     why = "; ".join([f"backend {AUTO!r} is {name_of(names)!r} {kind} {device}", *reasons])
     return Choice(names, why)
 

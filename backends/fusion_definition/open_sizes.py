@@ -141,6 +141,18 @@ class _Sized:
         return results
 
 
+def _free_strides(described: Sequence[Any], told: Sequence[Any]) -> list[tuple[int, int]]:
+    """Which strides of inputs do not follow from sizes: input and dimension of each."""
+    known = {n.node.expr for n in told if is_open(n)}
+    tensors: list[tuple[int, Any]] = [(i, x) for i, x in enumerate(described) if isinstance(x, Tensor)]
+    return [
+        (i, d)
+        for i, x in tensors
+        for d, n in enumerate(x.stride())
+        if is_open(n) and n.node.expr.is_Symbol and n.node.expr not in known
+    ]
+
+
 class OpenRegion:
     """A graph with open sizes, as a callable.
 
@@ -159,13 +171,15 @@ class OpenRegion:
         numbers = [i for i, x in enumerate(described) if not isinstance(x, Tensor)]
         tensors = [i for i, x in enumerate(described) if isinstance(x, Tensor) and any(map(is_open, x.shape))]
         shapes = [described[i].shape for i in tensors]
-        sizes = Sizes([*(n for shape in shapes for n in shape), *(described[i] for i in numbers)])
+        told = [*(n for shape in shapes for n in shape), *(described[i] for i in numbers)]
+        strides = _free_strides(described, told)
+        sizes = Sizes([*told, *(described[i].stride(d) for i, d in strides)])
 
         def fixed(key: tuple[Any, ...]) -> Product:
             shapes, values = key[: len(tensors)], key[len(tensors) :]
             evaluate = sizes([*(n for shape in shapes for n in shape), *values])
             try:
-                graph = _fixed(gm, dict(zip(numbers, values, strict=True)), evaluate)
+                graph = _fixed(gm, dict(zip(numbers, values, strict=False)), evaluate)
             except UnknownSizeError as e:
                 raise CompileError(f"{name} does not know a size: {e}") from e
             return Product(compile_fixed(graph), graph)
@@ -174,8 +188,9 @@ class OpenRegion:
         self._sized = lru_cache(MOST_SIZES)(
             lambda key: _Sized(gm, lambda: fixed(key), f"{name} leaves a region of the sizes {key} as it is")
         )
-        self._tensors, self._numbers = tensors, numbers
-        first = *(torch.Size(map(hint, shape)) for shape in shapes), *(hint(described[i]) for i in numbers)
+        self._tensors, self._numbers, self._strides = tensors, numbers, strides
+        alone = [*(described[i] for i in numbers), *(described[i].stride(d) for i, d in strides)]
+        first = *(torch.Size(map(hint, shape)) for shape in shapes), *map(hint, alone)
         sized = self._sized(first)
         if sized.why:
             raise CompileError(sized.why)
@@ -190,7 +205,8 @@ class OpenRegion:
         return sized.run(args)
 
     def _key(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        return *(args[i].shape for i in self._tensors), *(args[i] for i in self._numbers)
+        key = *(args[i].shape for i in self._tensors), *(args[i] for i in self._numbers)
+        return (*key, *(args[i].stride(d) for i, d in self._strides)) if self._strides else key
 
     def kernels(self, inputs: Sequence[Any]) -> list[Kernel]:
         """Those of what runs for these sizes."""

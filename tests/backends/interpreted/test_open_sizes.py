@@ -114,6 +114,15 @@ def test_open_sizes_make_no_more_regions(kernels):
     assert counts[0] == counts[1]
 
 
+def test_strides_that_do_not_follow_from_sizes(kernels):
+    gm = make_fx(
+        lambda x: [(x * 2).softmax(-1) + x], tracing_mode="symbolic", decomposition_table=dict(fuser.decompositions())
+    )(torch.randn(6, 9)[:, 2:7])
+    region = compile_region(fuser.ENGINE, copy_graph(gm), "cpu")
+    for x in (torch.randn(6, 9)[:, 2:7], torch.randn(6, 12)[:, 2:7], torch.randn(8, 30)[:, :20], torch.randn(5, 7)):
+        same(region([x]), [(x * 2).softmax(-1) + x])
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_each_operator_with_open_sizes(name, kernels):
     made = Compilations()

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 
 from aotkit.backends.fuser.cpp_operations import ELEMENTS, LANES, REDUCTIONS, neutral
-from aotkit.backends.fuser.cpp_schedule import CHUNK, MOST_LANES, Schedule, anchors
+from aotkit.backends.fuser.cpp_schedule import CHUNK, MOST_LANES, Schedule
 from aotkit.backends.fuser.cpp_values import Values
 from aotkit.backends.fuser.cpp_walks import Walk, reductions_of, spans, walks
 from aotkit.backends.fuser.kernels import Kernel, Partial
@@ -48,7 +48,7 @@ class Writer(Values):
             self._arrays[n] = self._array("h", n.type)
         for p in k.partials if k.summed else ():
             self._sums[p] = self._array("s", p.node.type) if self._spans(p) else self._new("s")
-        self._hoist(anchors(k))
+        self._hoist(k.anchors)
         with self._scope("for (int64_t task = begin; task < end; ++task)"):
             self._task()
         written = {x.buffer for x in (*k.stores, *k.partials)}
@@ -104,7 +104,7 @@ class Writer(Values):
         for p, name in self._sums.items():
             text = f"memset({name}, 0, sizeof({name}));" if self._spans(p) else f"{LANES[p.node.type]} {name} = {{}};"
             self._line(text)
-        self._hoist(anchors(k))
+        self._hoist(k.anchors)
         count = self._loops.size(k.summed)
         each = -(-count // s.programs)
         with self._scope(f"for (int64_t row = part * {each}; row < (part + 1) * {each} && row < {count}; ++row)"):
@@ -322,9 +322,7 @@ class Writer(Values):
 
     def _positions(self, axes: Sequence[int], flat: str) -> None:
         """The position along each axis, from that in all."""
-        below_it = self._loops.size(axes)
-        for n, axis in enumerate(axes):
-            below_it //= self._loops.sizes[axis]
+        for n, (axis, below_it) in enumerate(self._loops.dense(axes)):
             text = flat if below_it == 1 else f"{flat} / {below_it}"
             if n:
                 text = f"({text}) % {self._loops.sizes[axis]}"

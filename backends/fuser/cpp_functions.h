@@ -25,6 +25,13 @@ INLINE f32 fma(f32 a, f32 b, f32 c) { return to<f32>(to<f64>(a) * to<f64>(b) + t
 INLINE f32 fma(f32 a, f32 b, float c) { return fma(a, b, all(c)); }
 INLINE f32 fma(f32 a, float b, f32 c) { return fma(a, all(b), c); }
 INLINE f32 fma(f32 a, float b, float c) { return fma(a, all(b), all(c)); }
+// The factor of the highest power first.
+template <class... C>
+INLINE f32 polynomial(f32 x, float highest, C... factors) {
+  f32 p = all(highest);
+  ((p = fma(p, x, (float)factors)), ...);
+  return p;
+}
 
 template <class V, class = element_of<V>> INLINE i32 is_nan(V x) { return x != x; }
 template <class V, class = element_of<V>> INLINE V larger(V a, V b) { return select((a > b) | is_nan(a), a, b); }
@@ -96,9 +103,7 @@ constexpr float ROUNDING = 12582912.0f, LOG2_E = 1.44269504f, LN2_HIGH = 0.69335
 
 // exp(r) - 1 - r, over r * r, for |r| <= ln(2) / 2.
 INLINE f32 exponential_rest(f32 r) {
-  f32 p = fma(r, 0x1.6a234ep-10f, 0x1.123a6cp-7f);
-  p = fma(p, r, 0x1.5558f4p-5f);
-  p = fma(p, r, 0x1.555490p-3f);
+  f32 p = polynomial(r, 0x1.6a234ep-10f, 0x1.123a6cp-7f, 0x1.5558f4p-5f, 0x1.555490p-3f);
   return fma(p, r, 0x1.fffffcp-2f);
 }
 INLINE f32 exponential(f32 x) {
@@ -113,11 +118,7 @@ INLINE f32 exponential_less_one(f32 x) {
   y = -18.0f > y ? all(-18.0f) : y;
   f32 t = fma(y, LOG2_E, ROUNDING), n = t - ROUNDING;
   f32 r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, y));
-  f32 p = fma(r, 0x1.a032c8p-13f, 0x1.6d7298p-10f);
-  p = fma(p, r, 0x1.11118ap-7f);
-  p = fma(p, r, 0x1.5554b0p-5f);
-  p = fma(p, r, 0x1.555554p-3f);
-  p = fma(p, r, 0.5f);
+  f32 p = polynomial(r, 0x1.a032c8p-13f, 0x1.6d7298p-10f, 0x1.11118ap-7f, 0x1.5554b0p-5f, 0x1.555554p-3f, 0.5f);
   f32 s = power_of_two(as<i32>(t) - 0x4b400000 - 1), q = fma(p * r, r, r);
   f32 found = fma(q, s, s - 0.5f) * 2.0f;
   return absolute(x) < all(0x1p-26f) ? x : found;
@@ -131,14 +132,8 @@ INLINE f32 exponential_of_two(f32 x) {
 
 // log(1 + f) for 2/3 <= 1 + f < 4/3.
 INLINE f32 logarithm_near_one(f32 f) {
-  f32 p = fma(f, 0x1.ebcf12p-4f, -0x1.071132p-3f);
-  p = fma(p, f, 0x1.b87e98p-4f);
-  p = fma(p, f, -0x1.f389f6p-4f);
-  p = fma(p, f, 0x1.24f48ap-3f);
-  p = fma(p, f, -0x1.559908p-3f);
-  p = fma(p, f, 0x1.99977ep-3f);
-  p = fma(p, f, -0x1.ffff0ep-3f);
-  p = fma(p, f, 0x1.555556p-2f);
+  f32 p = polynomial(f, 0x1.ebcf12p-4f, -0x1.071132p-3f, 0x1.b87e98p-4f, -0x1.f389f6p-4f, 0x1.24f48ap-3f,
+      -0x1.559908p-3f, 0x1.99977ep-3f, -0x1.ffff0ep-3f, 0x1.555556p-2f);
   f32 s = f * f;
   return fma(p * s, f, fma(s, -0.5f, f));
 }
@@ -192,9 +187,7 @@ INLINE f32 circular(f32 x, int quarters) {
   r = fma(n, 0x1.777a5cp-25f, r);
   r = fma(n, 0x1.ee59dap-50f, r);
   f32 s = r * r;
-  f32 sine = fma(s, 0x1.6ccf5cp-19f, -0x1.a00f74p-13f);
-  sine = fma(sine, s, 0x1.111108p-7f);
-  sine = fma(sine, s, -0x1.555556p-3f);
+  f32 sine = polynomial(s, 0x1.6ccf5cp-19f, -0x1.a00f74p-13f, 0x1.111108p-7f, -0x1.555556p-3f);
   sine = fma(sine * s, r, r);
   f32 cosine = fma(s, 0x1.99e868p-16f, -0x1.6c0c28p-10f);
   cosine = fma(cosine, s, 0x1.55554ap-5f);
@@ -212,20 +205,12 @@ INLINE f32 hyperbolic_tangent(f32 x) {
 }
 INLINE f32 error_function(f32 x) {
   f32 a = absolute(x), s = x * x;
-  f32 near = fma(s, 0x1.5ac320p-14f, -0x1.a99ef0p-11f);
-  near = fma(near, s, 0x1.54b5e4p-8f);
-  near = fma(near, s, -0x1.b80cb4p-6f);
-  near = fma(near, s, 0x1.ce2df4p-4f);
-  near = fma(near, s, -0x1.812742p-2f);
-  near = fma(near, s, 0x1.06eba8p-3f);
+  f32 near = polynomial(s, 0x1.5ac320p-14f, -0x1.a99ef0p-11f, 0x1.54b5e4p-8f, -0x1.b80cb4p-6f, 0x1.ce2df4p-4f,
+      -0x1.812742p-2f, 0x1.06eba8p-3f);
   near = fma(near, x, x);
   f32 b = a > 4.0f ? all(4.0f) : a;
-  f32 far = fma(b, 0x1.8efb4ap-17f, -0x1.596cc6p-12f);
-  far = fma(far, b, 0x1.e0f6b0p-9f);
-  far = fma(far, b, -0x1.8641b6p-6f);
-  far = fma(far, b, 0x1.b36b7cp-4f);
-  far = fma(far, b, 0x1.452d3cp-1f);
-  far = fma(far, b, 0x1.20efc4p+0f);
+  f32 far = polynomial(b, 0x1.8efb4ap-17f, -0x1.596cc6p-12f, 0x1.e0f6b0p-9f, -0x1.8641b6p-6f, 0x1.b36b7cp-4f,
+      0x1.452d3cp-1f, 0x1.20efc4p+0f);
   far = signed_as(1.0f - exponential(-(far * b)), x);
   return a < 0.9375f ? near : far;
 }

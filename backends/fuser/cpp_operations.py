@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from aotkit.backends.fuser.infix import INFIX
+
 LANES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f32", torch.bfloat16: "f32", torch.int64: "i64",
     torch.int32: "i32", torch.bool: "i32",
@@ -15,19 +17,13 @@ MEMORY = {
 }  # fmt: skip
 ELEMENTS = {"f64": "double", "f32": "float", "i64": "int64_t", "i32": "int32_t"}
 # {t} are lanes of the type, {e} is an element.
-OPERATIONS = {
-    "abs": "absolute({0})", "neg": "-{0}", "relu": "select({0} < {t}{{}}, {t}{{}}, {0})",
-    "reciprocal": "all(({e})1) / {0}", "sqrt": "square_root({0})", "rsqrt": "all(({e})1) / square_root({0})",
-    "sigmoid": "sigmoid({0})", "floor": "below({0})", "ceil": "above({0})", "trunc": "towards_zero({0})",
-    "round": "nearest({0})", "sign": "sign_of({0})", "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}",
-    "truediv": "{0} / {1}", "div": "divided({0}, {1})", "remainder": "remainder_of({0}, {1})",
-    "maximum": "larger({0}, {1})", "minimum": "smaller({0}, {1})",
-    "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}", "gt": "{0} > {1}",
-    "ge": "{0} >= {1}",
-    "bitwise_and": "{0} & {1}", "bitwise_or": "{0} | {1}", "bitwise_xor": "{0} ^ {1}", "bitwise_not": "~{0}",
-    "bitwise_left_shift": "{0} << {1}", "bitwise_right_shift": "{0} >> {1}",
-    "logical_and": "{0} & {1}", "logical_or": "{0} | {1}", "logical_not": "~{0}",
-    "isnan": "is_nan({0})", "isinf": "is_infinite({0})", "where": "select({0}, {1}, {2})",
+OPERATIONS = INFIX | {
+    "abs": "absolute({0})", "relu": "select({0} < {t}{{}}, {t}{{}}, {0})", "reciprocal": "all(({e})1) / {0}",
+    "sqrt": "square_root({0})", "rsqrt": "all(({e})1) / square_root({0})", "sigmoid": "sigmoid({0})",
+    "floor": "below({0})", "ceil": "above({0})", "trunc": "towards_zero({0})", "round": "nearest({0})",
+    "sign": "sign_of({0})", "div": "divided({0}, {1})", "remainder": "remainder_of({0}, {1})",
+    "maximum": "larger({0}, {1})", "minimum": "smaller({0}, {1})", "isnan": "is_nan({0})", "isinf": "is_infinite({0})",
+    "where": "select({0}, {1}, {2})",
 }  # fmt: skip
 FUNCTIONS = (
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",

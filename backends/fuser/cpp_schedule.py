@@ -103,15 +103,8 @@ def scheduled(loops: Loops, kernel: Kernel) -> Schedule:
 
 def _cost(kernel: Kernel) -> int:
     """Additions for an element, about."""
-    return (
-        sum(COST.get(n.data, 1) for n in below(anchors(kernel)) if n.kind == "operation" and n.axes == kernel.domain)
-        + 4
-    )
-
-
-def anchors(kernel: Kernel) -> list[Node]:
-    """What a kernel computes in the end."""
-    return [*kernel.reductions, *(s.node for s in kernel.stores), *(p.node for p in kernel.partials)]
+    operations = [n for n in below(kernel.anchors) if n.kind == "operation" and n.axes == kernel.domain]
+    return sum(COST.get(n.data, 1) for n in operations) + 4
 
 
 def _lane(loops: Loops, kernel: Kernel, order: list[int]) -> int | None:
@@ -120,7 +113,7 @@ def _lane(loops: Loops, kernel: Kernel, order: list[int]) -> int | None:
     if not within:
         return order[-1] if order and not kernel.summed else None
     forms = [(s.node.type.itemsize, s.axes) for s in kernel.stores]
-    forms += [(n.type.itemsize, n.data[-2]) for n in below(anchors(kernel)) if n.kind == "load"]
+    forms += [(n.type.itemsize, n.data[-2]) for n in below(kernel.anchors) if n.kind == "load"]
     near = dict.fromkeys(within, 0)
     for itemsize, axes in forms:
         for axis, stride in axes:

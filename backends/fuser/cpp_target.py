@@ -3,12 +3,10 @@
 Threads are those of the OpenMP runtime that torch has loaded, as many as torch has when a kernel is called.
 """
 
-import atexit
 import ctypes
 import functools
 import os
 import platform
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +21,7 @@ from aotkit.backends.fuser.cpp_code import Writer
 from aotkit.backends.fuser.cpp_operations import OPERATIONS, REDUCTIONS
 from aotkit.backends.fuser.cpp_schedule import CpuPlan, scheduled
 from aotkit.backends.fuser.kernels import Kernel
-from aotkit.backends.fuser.launches import Launch, Step
+from aotkit.backends.fuser.launches import Launch, Step, own_folder
 from aotkit.backends.fuser.loops import Loops, Result
 from aotkit.backends.fuser.plan import Plan
 from aotkit.errors import CompileError
@@ -115,14 +113,6 @@ def _headers() -> str:
     return "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in names)
 
 
-@functools.cache
-def _folder(process: int) -> Path:
-    """A folder of this process."""
-    folder = tempfile.mkdtemp(prefix="aotkit-fuser-")
-    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == process else None)
-    return Path(folder)
-
-
 class Build:
     """A library while it is built, by a process of its own.
 
@@ -159,7 +149,7 @@ class Build:
         while len([b for b in self.running if b.is_running()]) >= (os.cpu_count() or 1):
             self.running[0].wait()
             self.running.pop(0)
-        folder = Path(tempfile.mkdtemp(dir=_folder(os.getpid())))
+        folder = Path(tempfile.mkdtemp(dir=own_folder()))
         self._source, self._output, self._log = folder / "kernels.cpp", folder / "kernels.so", folder / "log"
         self._source.write_text(self._code, encoding="utf-8")
         command = [*compiler(), *FLAGS, str(self._source), "-o", str(self._output), "-lm"]

@@ -59,10 +59,14 @@ class Kernel:
     def rows(self) -> frozenset[int]:
         return self.domain - (self.inner or frozenset())
 
+    @property
+    def anchors(self) -> list[Node]:
+        """What it computes in the end."""
+        return [*self.reductions, *(x.node for x in (*self.stores, *self.partials))]
+
     def forms(self) -> list[tuple[Strides, int]]:
         """Strides and offset of each tensor that it reads or writes."""
-        anchors = [*self.reductions, *(x.node for x in (*self.stores, *self.partials))]
-        read = [n.data[2:] for n in below(anchors) if n.kind == "load"]
+        read = [n.data[2:] for n in below(self.anchors) if n.kind == "load"]
         return read + [(x.axes, 0) for x in (*self.stores, *self.partials)]
 
     def reduce_over(self, inner: frozenset[int], length: int, shares: int) -> None:

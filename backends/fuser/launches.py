@@ -1,7 +1,13 @@
 """A definition, compiled for a target: its kernels, and what a call allocates and launches."""
 
+import atexit
+import functools
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -141,3 +147,15 @@ def _allocation(sizes: dict[int, int], buffer: Any) -> tuple[tuple[int, ...], tu
         return buffer.result.size, buffer.result.stride, buffer.type
     size = tuple(sizes[a] for a, _ in buffer.axes)
     return size, tuple(s for _, s in buffer.axes), buffer.type
+
+
+def own_folder() -> Path:
+    """A folder of this process, for code that a compiler reads; a forked one has another, and leaves its parent's."""
+    return _folder(os.getpid())
+
+
+@functools.cache
+def _folder(process: int) -> Path:
+    folder = tempfile.mkdtemp(prefix="aotkit-fuser-")
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == process else None)
+    return Path(folder)

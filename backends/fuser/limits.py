@@ -4,7 +4,6 @@ MULTIPROCESSORS = 132  # of an H100; others have work enough for as many program
 PROGRAMS = 4 * MULTIPROCESSORS
 FEWEST_ROWS = 64  # with fewer rows, each of which is long, a row is shared by several programs
 SHORT_ROW, SHORT_COLUMN = 8192, 1024  # that are one program's, however few there are
-SMALL = SHORT_ROW * FEWEST_ROWS  # elements that reductions of other tensors share a kernel with
 ONE_PROGRAM = 16384  # elements that are not worth a second kernel
 LONGEST_WHOLE_ROW = 16384  # elements that a program holds in registers
 SHARED_CHUNK = 2048  # elements: programs share a row in multiples of it

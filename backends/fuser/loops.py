@@ -73,6 +73,14 @@ class Loops:
     def size(self, axes: Iterable[int]) -> int:
         return math.prod(self.sizes[axis] for axis in axes)
 
+    def dense(self, axes: Sequence[int]) -> Strides:
+        """Strides of a dense tensor with these axes, the slowest first."""
+        strides, step = [], 1
+        for axis in reversed(axes):
+            strides.append((axis, step))
+            step *= self.sizes[axis]
+        return tuple(reversed(strides))
+
     def extent(self, strides: Strides, offset: int) -> int:
         """How far from its beginning a tensor is read, in elements."""
         return abs(offset) + sum((self.sizes[a] - 1) * abs(stride) for a, stride in strides)

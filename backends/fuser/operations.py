@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from aotkit.backends.fuser.infix import INFIX
 from aotkit.backends.fuser.loops import Node
 from aotkit.backends.fuser.templates import count
 
@@ -12,26 +13,18 @@ TYPES = {
     torch.float64: "tl.float64", torch.float32: "tl.float32", torch.float16: "tl.float16",
     torch.bfloat16: "tl.bfloat16", torch.int64: "tl.int64", torch.int32: "tl.int32", torch.bool: "tl.int1",
 }  # fmt: skip
-OPERATIONS = {
-    "abs": "tl.abs({0})", "neg": "-{0}", "relu": "tl.where({0} < 0, 0, {0})", "reciprocal": "1.0 / {0}",
+OPERATIONS = INFIX | {
+    "abs": "tl.abs({0})", "relu": "tl.where({0} < 0, 0, {0})", "reciprocal": "1.0 / {0}",
     "sqrt": "libdevice.sqrt({0})", "rsqrt": "tl.rsqrt({0})", "sigmoid": "1.0 / (1.0 + tl.exp(-{0}))",
-    "exp": "tl.exp({0})",
-    "exp2": "tl.exp2({0})", "log": "tl.log({0})", "log2": "tl.log2({0})", "sin": "tl.sin({0})", "cos": "tl.cos({0})",
-    "erf": "libdevice.erf({0})", "floor": "tl.floor({0})", "ceil": "tl.ceil({0})",
-    "sign": "({0} > 0).to({t}) - ({0} < 0).to({t})",
-    "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "truediv": "{0} / {1}", "div": "{0} // {1}",
-    "maximum": "larger({0}, {1})", "minimum": "smaller({0}, {1})",
-    "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}",
-    "gt": "{0} > {1}", "ge": "{0} >= {1}",
-    "bitwise_and": "{0} & {1}", "bitwise_or": "{0} | {1}", "bitwise_xor": "{0} ^ {1}", "bitwise_not": "~{0}",
-    "bitwise_left_shift": "{0} << {1}", "bitwise_right_shift": "{0} >> {1}",
-    "logical_and": "{0} & {1}", "logical_or": "{0} | {1}", "logical_not": "~{0}",
-    "isnan": "{0} != {0}", "isinf": "tl.abs({0}) == float('inf')", "where": "tl.where({0}, {1}, {2})",
+    "exp": "tl.exp({0})", "exp2": "tl.exp2({0})", "log": "tl.log({0})", "log2": "tl.log2({0})", "sin": "tl.sin({0})",
+    "cos": "tl.cos({0})", "erf": "libdevice.erf({0})", "floor": "tl.floor({0})", "ceil": "tl.ceil({0})",
+    "sign": "({0} > 0).to({t}) - ({0} < 0).to({t})", "div": "{0} // {1}", "maximum": "larger({0}, {1})",
+    "minimum": "smaller({0}, {1})", "isnan": "{0} != {0}", "isinf": "tl.abs({0}) == float('inf')",
+    "where": "tl.where({0}, {1}, {2})",
 }  # fmt: skip
 LIBRARY = (
     "expm1", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc",
-    "erfinv",
-    "lgamma", "trunc", "atan2", "pow", "fmod",
+    "erfinv", "lgamma", "trunc",
 )  # fmt: skip
 OPERATIONS |= {name: f"libdevice.{name}({{0}})" for name in LIBRARY}
 OPERATIONS |= {name: f"libdevice.{name}({{0}}, {{1}})" for name in ("atan2", "pow", "fmod")}

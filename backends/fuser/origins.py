@@ -52,9 +52,8 @@ class Origins:
         return self._results[buffer - self._inputs]
 
     def _computed(self, kernel: Kernel) -> set[Node]:
-        anchors = [*kernel.reductions, *(s.node for s in kernel.stores), *(p.node for p in kernel.partials)]
         stored = {s.node for s in kernel.stores}  # an operation may return what it is given
-        found = [n for n in below(anchors) if n.kind in COMPUTED or n in stored]
+        found = [n for n in below(kernel.anchors) if n.kind in COMPUTED or n in stored]
         return {*map(self._original, (*found, *(p.of for p in kernel.partials)))}
 
     def _original(self, node: Node) -> Node:

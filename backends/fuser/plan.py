@@ -10,7 +10,7 @@ pointwise value that two kernels read is computed twice, from what they load, an
 earlier one is reductions alone.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -38,9 +38,8 @@ class Plan:
         self._at: dict[Node, Kernel] = {}  # reductions that are inline in a kernel
         self._finished: dict[Node, Node] = {}  # reductions that parts are written of -> what finishes them
         self._writers: dict[int, Kernel] = {}  # of temporary buffers
-        self._parts: dict[
-            Node, tuple[Kernel, Node, Node]
-        ] = {}  # shared reductions, as computed, and loads of the parts
+        # Reductions of shared rows -> their kernel, what they are in it, and the load of what programs find.
+        self._parts: dict[Node, tuple[Kernel, Node, Node]] = {}
         self._loaded: dict[Node, Node] = {}  # reductions of another kernel -> their load
         anchors = [n for n in below(r.node for r in results) if n.kind == "reduction"]
         self._fed_back = fed_back(anchors, results)
@@ -127,9 +126,8 @@ class Plan:
 
     def _related(self, kernel: Kernel, node: Node) -> bool:
         """Whether they have anything to share; for small tensors, and for what programs wrote, one kernel is enough."""
-        small = (
-            self.loops.size(kernel.domain) <= limits.SHORT_ROW * limits.FEWEST_ROWS or node.args[0].axes == kernel.rows
-        )
+        few = self.loops.size(kernel.domain) <= limits.SHORT_ROW * limits.FEWEST_ROWS
+        small = few or node.args[0].axes == kernel.rows
         parts = any(n.kind == "load" and n.data[0] in self._writers for n in node.args)
         return small or parts or self._shares_loads(kernel, node) or bool(reductions_of(node.args) & kernel.inline)
 
@@ -195,8 +193,7 @@ class Plan:
         """Each program writes what it has added up; what finishes it adds up the parts, and the rest of the rows."""
         if kernel.partial_axis is None:
             kernel.partial_axis = self.loops.axis(kernel.shares if kernel.shares > 1 else limits.PROGRAMS)
-        axes, step = self._dense(node.axes)
-        axes = ((kernel.partial_axis, step), *axes)
+        axes = self.loops.dense((kernel.partial_axis, *sorted(node.axes)))
         buffer = self._buffer(node.type, axes, kernel)
         kernel.partials.append(Partial(self._in(kernel, node), buffer, axes, original))
         load = self.loops.node("load", node.type, (), (buffer, (), axes, 0))
@@ -225,14 +222,6 @@ class Plan:
         self._place_reduction(last)
         self._finished[original] = self._finished.get(last, last)
 
-    def _dense(self, axes: Iterable[int]) -> tuple[Strides, int]:
-        """Strides of a dense tensor with these axes, and its number of elements."""
-        strides, step = [], 1
-        for axis in sorted(axes, reverse=True):
-            strides.append((axis, step))
-            step *= self.loops.sizes[axis]
-        return tuple(reversed(strides)), step
-
     def _now(self, node: Node) -> Node:
         """The node, with what finishes reductions in their places."""
         return self.loops.replaced(node, self._finished, {})
@@ -254,7 +243,7 @@ class Plan:
         """The load of a reduction, which its kernel stores then."""
         if reduction not in self._loaded:
             kernel = self._at[reduction]
-            axes, _ = self._dense(reduction.axes)
+            axes = self.loops.dense(sorted(reduction.axes))
             buffer = self._buffer(reduction.type, axes, kernel)
             kernel.stores.append(Store(self._in(kernel, reduction), buffer, axes))
             self._loaded[reduction] = self.loops.node("load", reduction.type, (), (buffer, (), axes, 0))
@@ -285,13 +274,11 @@ class Plan:
     def _ride(self) -> None:
         """Results that another kernel computes on its way are stored by that."""
         for small in [k for k in self.kernels if k.inner is None]:
-            for kernel in self.kernels:
-                if small.domain < kernel.domain and not kernel.summed and kernel.shares == 1:
-                    anchors = [*kernel.reductions, *(x.node for x in (*kernel.stores, *kernel.partials))]
-                    if {x.node for x in small.stores} <= set(below(anchors)):
-                        kernel.stores += small.stores
-                        self.kernels.remove(small)
-                        break
+            stored = {x.node for x in small.stores}
+            wider = [k for k in self.kernels if small.domain < k.domain and not k.summed and k.shares == 1]
+            if (kernel := next((k for k in wider if stored <= set(below(k.anchors))), None)) is not None:
+                kernel.stores += small.stores
+                self.kernels.remove(small)
 
     def _add(self, kernel: Kernel, node: Node) -> None:
         kernel.loads.update(n for n in below([self._in(kernel, node)]) if n.kind == "load")

@@ -28,8 +28,7 @@ class _Printer:
 
     def text(self) -> str:
         k = self._kernel
-        anchors = [*k.reductions, *(s.node for s in k.stores), *(p.node for p in k.partials)]
-        lines = [*self._layout(), *map(self._node, below(anchors))]
+        lines = [*self._layout(), *map(self._node, below(k.anchors))]
         for store in k.stores:
             kind = "result" if self._plan.buffers[store.buffer - self._plan.inputs].result else "temporary"
             lines.append(f"store {self._names[store.node]} {self._place(store.buffer, store.axes, 0)} : {kind}")

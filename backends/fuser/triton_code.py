@@ -320,9 +320,7 @@ class Writer:
 
     def _positions(self, axes: Sequence[int], flat: str) -> None:
         """The position along each axis, from that in all."""
-        below_it = self._loops.size(axes)
-        for n, axis in enumerate(axes):
-            below_it //= self._loops.sizes[axis]
+        for n, (axis, below_it) in enumerate(self._loops.dense(axes)):
             text = flat if below_it == 1 else f"{flat} // {number(below_it)}"
             if n:
                 text = f"({text}) % {number(self._loops.sizes[axis])}"

@@ -1,23 +1,18 @@
 """Triton's kernels: a module of them, which Triton compiles when they are called."""
 
-import atexit
-import functools
 import hashlib
 import importlib.util
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from aotkit.backends.fuser.kernels import Kernel
-from aotkit.backends.fuser.launches import Launch, Step
+from aotkit.backends.fuser.launches import Launch, Step, own_folder
 from aotkit.backends.fuser.loops import Loops, Result
 from aotkit.backends.fuser.operations import OPERATIONS, REDUCTIONS
 from aotkit.backends.fuser.plan import Plan
@@ -93,21 +88,13 @@ def _steps(launches: Sequence[Launch]) -> list[Step]:
     return steps
 
 
-@functools.cache
-def _folder() -> Path:
-    """A folder of this process: what Triton compiles, it keeps itself."""
-    folder = tempfile.mkdtemp(prefix="aotkit-fuser-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
-
-
 def imported(code: str) -> ModuleType:
     """A module with this text. It is in a file, where Triton reads its kernels."""
     digest = hashlib.sha256(code.encode()).hexdigest()[:32]
     name = f"aotkit_fuser_{digest}"
     with _IMPORTING:
         if name not in sys.modules:
-            path = _folder() / f"{name}.py"
+            path = own_folder() / f"{name}.py"
             write_whole(path, code.encode())
             spec = importlib.util.spec_from_file_location(name, path)
             assert spec is not None

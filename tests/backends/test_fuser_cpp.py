@@ -172,3 +172,18 @@ def test_a_part_that_no_axes_make_up_leaves_the_rest_fused():
     assert "a part from 3 to 13" in forward.outside["slice_1"][0]
     assert len(forward.regions) == 2
     assert not any(region.failure for region in forward.regions)
+
+
+def test_a_forked_process_leaves_the_folder_of_its_parent():
+    code = """
+import os, sys
+from aotkit.backends.fuser.launches import own_folder
+folder = own_folder()
+if not (child := os.fork()):
+    sys.exit(own_folder() == folder)
+assert os.waitpid(child, 0)[1] == 0
+assert folder.exists()
+print(folder)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not os.path.exists(done.stdout.strip())

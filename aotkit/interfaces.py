@@ -67,7 +67,8 @@ class Backend:
         inference_compiler: compiles the graph of a call without gradients; None: the forward compiler does.
         decompositions: ATen operator -> function that rewrites it into simpler operators while tracing; or a
             function without arguments that returns such a table. One may return NotImplemented: the operator stays.
-        joint_pass: changes the joint graph in place before it is partitioned: `joint_pass(joint, joint_inputs)`.
+        joint_pass: changes the joint graph in place before it is partitioned: `joint_pass(joint, (inputs, tangents))`;
+            and the graph of a call without gradients, which has no tangents.
         reuses_saved: whether a compiled backward graph may write into saved values: into those that Inductor calls
             donated, which nothing outside of the graph refers to. It gets copies where the graph is retained.
         writes_inputs: whether compiled graphs may write, by `copy_` at their end, to inputs that the function changes.

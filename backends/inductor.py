@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit.interfaces import Backend, Boxed, always_available
-from aotkit.passes import copy_repeated_gradients, keep_strides
+from aotkit.passes import copy_repeated_gradients
 
 # Elements of the largest tensor. Measured on an H200, GELU into layer normalisation, forward and backward: combined
 # kernels save 12 us of 115 at 2**20 elements; at 2**22 they cost 20, and at 2**23 330.
@@ -41,8 +41,6 @@ def make_backend(
         return compile_graph(gm, example_inputs, is_backward=True)
 
     def compile_inference(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
-        _fold_and_fuse(gm, example_inputs)
-        keep_strides(gm)
         return compile_graph(gm, example_inputs, is_inference=True)
 
     return Backend(

@@ -40,7 +40,7 @@ from aotkit.passes.nodes import (
     storages,
     tensors_of,
 )
-from aotkit.passes.output_strides import keep_strides, promise_strides, show_results, strides_of
+from aotkit.passes.output_strides import promise_strides, show_results, strides_of
 from aotkit.passes.own_copies import hidden_copies, keep_copies
 from aotkit.passes.regions import Region, Regions, regions_data, regions_of
 from aotkit.passes.saved_inputs import copy_saved_mutated_inputs, save_viewed_inputs
@@ -88,7 +88,6 @@ __all__ = [
     "is_tensor",
     "is_view",
     "keep_copies",
-    "keep_strides",
     "keeps_order",
     "module_path",
     "module_stack",

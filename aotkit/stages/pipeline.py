@@ -101,10 +101,7 @@ class Pipeline:
         self._after("copy_changing_inputs", joint=joint)
         keep_copies(joint)
         self._after("keep_copies", joint=joint)
-        if self._backend.joint_pass is not None:
-            with stage("joint pass"), self._blame("joint pass", "joint", joint):
-                self._backend.joint_pass(joint, joint_inputs)
-            self._after("joint pass", joint=joint)
+        self._joint_pass("joint", joint, joint_inputs)
         credit_backward(joint)
         self._joint = copy_graph(joint)
         drop_unsaved_copies(self._joint)
@@ -124,6 +121,12 @@ class Pipeline:
         self._backward = copy_graph(backward)
         return forward, backward
 
+    def _joint_pass(self, role: str, gm: GraphModule, inputs: Any) -> None:
+        if self._backend.joint_pass is not None:
+            with stage("joint pass"), self._blame("joint pass", role, gm):
+                self._backend.joint_pass(gm, inputs)
+            self._after("joint pass", **{role: gm})
+
     def _after(self, stage: str, given: Sequence[Any] | None = None, /, **graphs: GraphModule) -> None:
         if self._doors is not None:
             self._doors.after(stage, given, **graphs)
@@ -137,6 +140,7 @@ class Pipeline:
             num_outputs = len(results_of(gm))
             if self._doors is not None:
                 self._doors.begin("forward", gm, example_inputs, num_outputs)
+            self._joint_pass("forward", gm, ([*example_inputs], []))
         else:
             self._after("AOTAutograd", example_inputs, forward=gm)
             num_outputs -= effect_tokens(gm)

@@ -23,6 +23,7 @@ from aotkit.backends.fuser.triton_code import HEADER, Writer
 from aotkit.keep import write_whole
 
 _IMPORTING = threading.Lock()
+ALIGNMENT = 16  # bytes, for which Triton compiles a kernel of its own
 
 
 class Triton:
@@ -82,10 +83,39 @@ class Triton:
 def _steps(launches: Sequence[Launch]) -> list[Step]:
     steps: list[Step] = []
     for launch in launches:
-        kernel = getattr(imported(f"{HEADER}\n\n{launch.code}"), launch.name)[(*launch.schedule.grid, 1)]
-        run = partial(kernel, num_warps=launch.schedule.warps)
+        kernel = getattr(imported(f"{HEADER}\n\n{launch.code}"), launch.name)
+        grid = (*launch.schedule.grid, 1)
+        run = Direct(partial(kernel[grid], num_warps=launch.schedule.warps), grid, launch.scalars == ())
         steps.append((run, (*launch.buffers, *launch.scalars), tuple(launch.sizes.values())))
     return steps
+
+
+class Direct:
+    """A kernel, launched without Triton's look at the arguments, which takes longer than the launch.
+
+    Triton compiles a kernel for the alignment of its tensors, and for the range of numbers. What it compiled for
+    aligned ones is launched while they are; otherwise it is asked.
+
+    Args:
+        run: what asks Triton, and returns what it launched.
+        is_fixed: whether numbers are the same for each call.
+    """
+
+    def __init__(self, run: Callable[..., Any], grid: tuple[int, ...], is_fixed: bool) -> None:
+        self._run, self._grid, self._is_fixed = run, grid, is_fixed
+        self._launch: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any) -> None:
+        if not self._is_fixed or not all(map(_is_aligned, args)):
+            self._run(*args)
+        elif self._launch is not None:
+            self._launch(*args)
+        elif (compiled := self._run(*args)) is not None:  # Triton's interpreter compiles nothing
+            self._launch = compiled[self._grid]
+
+
+def _is_aligned(x: Any) -> bool:
+    return isinstance(x, int) or not x.data_ptr() % ALIGNMENT
 
 
 def imported(code: str) -> ModuleType:

@@ -39,11 +39,14 @@ COMPOSITE = [
     aten.native_group_norm,
     aten.native_layer_norm,
 ]
+# Of which ATen has kernels that are better than those of what they consist of. Gradients of an embedding's rows, of
+# which a few are read by most: on an H200, 8192 times the same of two rows takes 0.1 ms, and by `index_put` 3.7.
+WHOLE = [aten.embedding_dense_backward.default]
 
 
 def lowered_decompositions() -> Decompositions:
     """Into operators of the table."""
-    return core_decompositions(COMPOSITE)
+    return {op: rule for op, rule in core_decompositions(COMPOSITE).items() if op not in WHOLE}
 
 
 def lowered(builder: Builder, node: Node) -> Any:

@@ -6,6 +6,7 @@ import operator
 
 import pytest
 import torch
+import torch._higher_order_ops.triton_kernel_wrap
 from torch.fx import Graph, GraphModule, symbolic_trace
 from torch.utils.checkpoint import CheckpointPolicy
 

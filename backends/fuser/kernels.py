@@ -8,6 +8,10 @@ from aotkit.backends.fuser import limits
 from aotkit.backends.fuser.loops import Node, Result, Strides
 from aotkit.backends.fuser.values import below
 
+COMPUTING = ("operation", "reduction")
+PLAIN = {"add", "sub", "mul", "truediv", "neg", "cast", "where", "lt", "le", "gt", "ge", "eq", "ne"}
+MOST_NAMES = 5
+
 
 @dataclass(frozen=True)
 class Store:
@@ -68,6 +72,14 @@ class Kernel:
         """Strides and offset of each tensor that it reads or writes."""
         read = [n.data[2:] for n in below(self.anchors) if n.kind == "load"]
         return read + [(x.axes, 0) for x in (*self.stores, *self.partials)]
+
+    def name(self, number: int) -> str:
+        """What tools call it: by what it computes, arithmetic only where there is nothing else."""
+        found = dict.fromkeys(
+            n.data[0] if n.kind == "reduction" else n.data for n in below(self.anchors) if n.kind in COMPUTING
+        )
+        telling = [name for name in found if name not in PLAIN] or [*found]
+        return "_".join([f"kernel{number}", *telling[:MOST_NAMES]])
 
     def reduce_over(self, inner: frozenset[int], length: int, shares: int) -> None:
         """Give each program rows along these axes, or shares of rows."""

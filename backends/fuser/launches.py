@@ -88,7 +88,7 @@ class Fused:
         plan, results = self._target.plan(loops, results, inputs)
         self.plan = plan
         self._numbers = [i for i, x in enumerate(definition.inputs) if x.kind == "scalar"]
-        self.launches = [self._target.launch(loops, kernel, f"kernel{n}") for n, kernel in enumerate(plan.kernels)]
+        self.launches = [self._target.launch(loops, kernel, kernel.name(n)) for n, kernel in enumerate(plan.kernels)]
         self._allocations = [_allocation(loops.sizes, buffer) for buffer in plan.buffers]
         order = [b.result for b in plan.buffers]
         self._results = [inputs + next(i for i, r in enumerate(order) if r is result) for result in results]

@@ -29,7 +29,7 @@ PERMUTATIONS: dict[Any, Callable[..., Sequence[int]]] = {
     aten.permute.default: lambda count, dims: [d % count for d in dims],
 }
 Amounts = tuple[int, ...]
-ALIGNMENT = 16  # bytes
+DEVICE, ALIGNMENT = "cuda", 16  # bytes
 FLOPS_PER_BYTE = 256  # what an H100 or H200 computes in 16-bit types, while it reads or writes a byte
 GAIN = 2  # what an odd product takes longer at least, in times of an even one; measured: 2 to 6.6
 LEAST = 8 << 20  # bytes whose time a pass pays off from: what two more kernels cost
@@ -42,10 +42,8 @@ def pad_products(gm: GraphModule, inputs: Any = None) -> None:
     for product in found:
         if padding.pays(product):
             padding.replace(product)
-    if padding.cut:
-        _refresh_views(gm.graph, padding.cut)
-        gm.graph.eliminate_dead_code()
-        gm.recompile()
+    _refresh_views(gm.graph, padding.cut)
+    gm.recompile()
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ def _product(node: Node) -> _Product | None:
         return None
     place, value = PRODUCTS[node.target], node.meta["val"]
     *added, first, second = node.args[: place + 2]
-    if value.device.type != "cuda" or value.dtype.itemsize != 2 or not value.is_floating_point():
+    if value.device.type != DEVICE or value.dtype.itemsize != 2 or not value.is_floating_point():
         return None
     sizes = (*first.meta["val"].shape[-2:], second.meta["val"].shape[-1])
     if any(n == 1 for n in sizes):  # of a matrix and a vector
@@ -110,7 +108,6 @@ class _Padding:
         self.cut: list[Node] = []
         self._graph = graph
         self._padded: dict[Any, Node] = {}
-        self._seen: set[Node] = set()
 
     def pays(self, product: _Product) -> bool:
         """Whether it is worth what is written for it."""
@@ -146,14 +143,20 @@ class _Padding:
                 else:
                     self.cut.append(made)
         node.replace_all_uses_with(made)
+        self._erase(node)
+
+    def _erase(self, node: Node) -> None:
+        """Take out what nothing reads any more."""
+        read = node.all_input_nodes
         self._graph.erase_node(node)
+        for permutation in [i for i in read if i.target in PERMUTATIONS and not i.users]:
+            self._erase(permutation)
 
     def _with_zeros(self, node: Node, amounts: Amounts, reader: Node) -> Node:
         if not any(amounts):
             return node
-        base, of_base = _unpermuted(node, amounts)
-        if base is not node:
-            padded = self._with_zeros(base, of_base, reader)
+        if node.target in PERMUTATIONS:
+            padded = self._with_zeros(*_permuted(node, amounts), reader)
             with self._graph.inserting_before(reader):
                 return self._added(node, node.target, padded, *node.args[1:])
         if (node, amounts) not in self._padded:
@@ -179,11 +182,17 @@ def _after(node: Node) -> Any:
 
 
 def _unpermuted(node: Node, amounts: Amounts) -> tuple[Node, Amounts]:
-    """What a node permutes, with what belongs to each of its dimensions."""
-    while (order := PERMUTATIONS.get(node.target)) is not None:
-        before = dict(zip(order(len(amounts), *node.args[1:]), amounts, strict=True))
-        node, amounts = node.args[0], tuple(before[dim] for dim in range(len(amounts)))  # type: ignore[assignment]
+    """What a node permutes, through other permutations, with what belongs to each of its dimensions."""
+    while node.target in PERMUTATIONS:
+        node, amounts = _permuted(node, amounts)
     return node, amounts
+
+
+def _permuted(node: Node, amounts: Amounts) -> tuple[Node, Amounts]:
+    """What a permutation is of, with what belongs to each of its dimensions."""
+    order = PERMUTATIONS[node.target](len(amounts), *node.args[1:])
+    before = dict(zip(order, amounts, strict=True))
+    return node.args[0], tuple(before[dim] for dim in range(len(amounts)))  # type: ignore[return-value]
 
 
 def _swapped(count: int, a: int, b: int) -> list[int]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from aotkit.backends.fusion_definition.engine import Around
-from aotkit.backends.fusion_definition.products import pad_products
+from aotkit.backends.fusion_definition.products import prepare_products
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import declining
 from aotkit.backends.fusion_definition.table import lowered_decompositions as decompositions
@@ -98,7 +98,7 @@ def unavailable() -> str | None:
 backend = Backend(
     fw_compiler=compile_graph,
     decompositions=decompositions,
-    joint_pass=pad_products,
+    joint_pass=prepare_products,
     fixed_sizes=True,
     declines=declining("cuda", NAME),
     unavailable=unavailable,

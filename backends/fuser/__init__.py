@@ -18,7 +18,7 @@ from aotkit.backends.fuser.launches import Fused, Target
 from aotkit.backends.fuser.triton_target import Triton
 from aotkit.backends.fuser.values import Value, below
 from aotkit.backends.fusion_definition.engine import Around
-from aotkit.backends.fusion_definition.products import pad_products
+from aotkit.backends.fusion_definition.products import prepare_products
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import declining, lowered_decompositions
 from aotkit.errors import CompileError
@@ -149,7 +149,7 @@ def unavailable() -> str | None:
 backend = Backend(
     fw_compiler=compile_graph,
     decompositions=decompositions,
-    joint_pass=pad_products,
+    joint_pass=prepare_products,
     declines=declines,
     unavailable=unavailable,
     horizontal=True,

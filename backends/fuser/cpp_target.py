@@ -64,7 +64,7 @@ class Cpp:
         writer = Writer(loops, kernel, schedule, name)
         return Launch(name, writer.text(), schedule, tuple(writer.buffers), (), {})
 
-    def prepared(self, launches: Sequence[Launch]) -> Callable[[], list[Step]]:
+    def prepared(self, launches: Sequence[Launch], inputs: int) -> Callable[[], list[Step]]:
         """Begin to build the library, unless it is kept; the function waits for it."""
         build = Build("\n".join([_headers(), *(launch.code for launch in launches)]))
         return lambda: _steps(build.library(), launches)

@@ -19,6 +19,7 @@ from aotkit.backends.fuser.loops import Loops, Result, lowered
 from aotkit.backends.fuser.origins import Origins
 from aotkit.backends.fuser.plan import Plan
 from aotkit.backends.fuser.printing import printed
+from aotkit.backends.fuser.short_sums import unrolled
 from aotkit.backends.fusion_definition.engine import Around
 from aotkit.stages import Kernel
 from aotkit.torch_private.tensors import Empty, empty_strided_on
@@ -72,8 +73,12 @@ class Target(Protocol):
         """The code of a kernel."""
         ...
 
-    def prepared(self, launches: Sequence[Launch]) -> Callable[[], list[Step]]:
-        """Begin to compile; the function waits until that is done."""
+    def prepared(self, launches: Sequence[Launch], inputs: int) -> Callable[[], list[Step]]:
+        """Begin to compile; the function waits until that is done.
+
+        Args:
+            inputs: how many of the buffers are given to a call; others are its own.
+        """
         ...
 
 
@@ -85,7 +90,9 @@ class Fused:
         self._target: Target = definition.target
         self._outputs, self._lowered = definition.outputs, results
         inputs = len(definition.inputs)
+        results, before = unrolled(loops, results)
         plan, results = self._target.plan(loops, results, inputs)
+        plan.originals.update(before)
         self.plan = plan
         self._numbers = [i for i, x in enumerate(definition.inputs) if x.kind == "scalar"]
         self.launches = [self._target.launch(loops, kernel, kernel.name(n)) for n, kernel in enumerate(plan.kernels)]
@@ -97,7 +104,7 @@ class Fused:
 
     def prepare(self) -> None:
         """Begin to compile the kernels, if that takes a process of its own."""
-        self._prepared = self._prepared or self._target.prepared(self.launches)
+        self._prepared = self._prepared or self._target.prepared(self.launches, self.plan.inputs)
 
     def __call__(self, inputs: Sequence[Tensor], device: torch.device, around: Around | None = None) -> list[Tensor]:
         """The results, as new tensors; `around`, if it is given, is entered with the number of each launch."""

@@ -8,6 +8,7 @@ ONE_PROGRAM = 16384  # elements that are not worth a second kernel
 LONGEST_WHOLE_ROW = 16384  # elements that a program holds in registers
 SHARED_CHUNK = 2048  # elements: programs share a row in multiples of it
 VERY_LONG_ROW = 65536  # one that is shared by programs that fill the device, if it is walked twice
+UNROLLED = 8  # values of a reduction that is written out, if they lie apart
 INTERLEAVED = 64  # elements next to each other, below which a long row is not written by the program that reads it
 SHARES_OF_INTERLEAVED = 4  # programs, at least
 

@@ -1,7 +1,8 @@
 """Parts of a tensor that are put together again, as halves are by a rotary embedding, are read once.
 
 `where(test, f(a[i + 64]), g(a[i - 64]))`, whose loads are guarded by the test and its opposite, becomes one load
-without a guard: of `a[i + where(test, 64, -64)]`.
+without a guard: of `a[i + where(test, 64, -64)]`. Gradients of halves are such a choice, too: each has zeros in place
+of the other half, and both are added.
 """
 
 from collections.abc import Sequence
@@ -21,8 +22,21 @@ def read_once(loops: Loops, results: Sequence[Result]) -> tuple[list[Result], di
         args = [done[x] for x in n.args]
         if n.kind == "operation" and n.data == "where":
             args[1:] = _joined(loops, *args)
+        elif n.kind == "operation" and n.data == "add":
+            args = _chosen(loops, *args)
         done[n] = n if args == list(n.args) else loops.node(n.kind, n.type, args, n.data)
     return [replace(r, node=done[r.node]) for r in results], {new: old for old, new in done.items() if new is not old}
+
+
+def _chosen(loops: Loops, a: Node, b: Node) -> list[Node]:
+    """`where(test, x, y) + 0` in place of `where(test, x, 0) + where(test, 0, y)`: that makes a difference for -0."""
+    for one, other in ((a, b), (b, a)):
+        if all(n.kind == "operation" and n.data == "where" for n in (one, other)) and one.args[0] is other.args[0]:
+            test, yes, rest = one.args
+            _, nothing, no = other.args
+            if rest is nothing and rest.kind == "constant" and rest.data == 0:
+                return [loops.operation("where", test, *_joined(loops, test, yes, no)), rest]
+    return [a, b]
 
 
 def _joined(loops: Loops, test: Node, yes: Node, no: Node) -> tuple[Node, Node]:

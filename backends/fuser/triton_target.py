@@ -75,47 +75,47 @@ class Triton:
         code = f"{decorator}\ndef {name}({arguments}):\n{text}"
         return Launch(name, code, schedule, tuple(writer.buffers), tuple(writer.scalars), sizes)
 
-    def prepared(self, launches: Sequence[Launch]) -> Callable[[], list[Step]]:
+    def prepared(self, launches: Sequence[Launch], inputs: int) -> Callable[[], list[Step]]:
         """Nothing is begun before a call."""
-        return partial(_steps, launches)
+        return partial(_steps, launches, inputs)
 
 
-def _steps(launches: Sequence[Launch]) -> list[Step]:
+def _steps(launches: Sequence[Launch], inputs: int) -> list[Step]:
     steps: list[Step] = []
     for launch in launches:
         kernel = getattr(imported(f"{HEADER}\n\n{launch.code}"), launch.name)
         grid = (*launch.schedule.grid, 1)
-        run = Direct(partial(kernel[grid], num_warps=launch.schedule.warps), grid, launch.scalars == ())
+        run: Callable[..., Any] = partial(kernel[grid], num_warps=launch.schedule.warps)
+        if not launch.scalars:
+            run = Direct(run, grid, [i for i, buffer in enumerate(launch.buffers) if buffer < inputs])
         steps.append((run, (*launch.buffers, *launch.scalars), tuple(launch.sizes.values())))
     return steps
 
 
 class Direct:
-    """A kernel, launched without Triton's look at the arguments, which takes longer than the launch.
+    """A kernel, launched without Triton's look at its arguments, which takes longer than the launch.
 
-    Triton compiles a kernel for the alignment of its tensors, and for the range of numbers. What it compiled for
-    aligned ones is launched while they are; otherwise it is asked.
+    Triton compiles a kernel for the alignment of its tensors. What it compiled for aligned ones is launched while they
+    are; otherwise it is asked.
 
     Args:
-        run: what asks Triton, and returns what it launched.
-        is_fixed: whether numbers are the same for each call.
+        run: what asks Triton, and returns what it launched. Numbers among its arguments are the same for each call.
+        given: places of tensors that may be anywhere in memory.
     """
 
-    def __init__(self, run: Callable[..., Any], grid: tuple[int, ...], is_fixed: bool) -> None:
-        self._run, self._grid, self._is_fixed = run, grid, is_fixed
+    def __init__(self, run: Callable[..., Any], grid: tuple[int, ...], given: Sequence[int]) -> None:
+        self._run, self._grid, self._given = run, grid, given
         self._launch: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any) -> None:
-        if not self._is_fixed or not all(map(_is_aligned, args)):
-            self._run(*args)
-        elif self._launch is not None:
+        for i in self._given:
+            if args[i].data_ptr() % ALIGNMENT:
+                self._run(*args)
+                return
+        if self._launch is not None:
             self._launch(*args)
         elif (compiled := self._run(*args)) is not None:  # Triton's interpreter compiles nothing
             self._launch = compiled[self._grid]
-
-
-def _is_aligned(x: Any) -> bool:
-    return isinstance(x, int) or not x.data_ptr() % ALIGNMENT
 
 
 def imported(code: str) -> ModuleType:

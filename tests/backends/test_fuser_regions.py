@@ -71,13 +71,13 @@ def recorded(monkeypatch):
 
 def test_a_region_tells_each_launch_with_its_loops_and_its_code():
     (kernel,) = kernels_of(aotkit.extract(normalized, *arguments(), backend=BACKEND).forward)
-    assert (kernel.name, kernel.language, kernel.launches) == ("kernel0", "Triton", 1)
+    assert (kernel.name, kernel.language, kernel.launches) == ("kernel0_sum_rsqrt", "Triton", 1)
     layout, rows, inner, first, *_ = kernel.code.splitlines()
-    assert layout.startswith("kernel0: tile ")
+    assert layout.startswith("kernel0_sum_rsqrt: tile ")
     assert " warps" in layout
     assert (rows, inner) == (f"  rows i0 = {ROWS}", f"  within a row i1 = {COLUMNS}")
     assert first == f"  %0 = load b0[i0 * {COLUMNS} + i1] : float32 [i0 i1]"
-    for line in ("  %1 = sum %0 over i1 : float32 [i0]", "  store %", "def kernel0(b0, ", "tl.store("):
+    for line in ("  %1 = sum %0 over i1 : float32 [i0]", "  store %", "def kernel0_sum_rsqrt(b0, ", "tl.store("):
         assert line in kernel.code
 
 

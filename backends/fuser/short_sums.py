@@ -1,0 +1,65 @@
+"""Reductions of a few values that lie apart, as the groups of heads that share keys are: unrolled.
+
+Then nothing is reduced: a kernel that has other positions of the sum to compute as well, as a rotary embedding's
+gradient has, needs no kernel before it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from aotkit.backends.fuser import limits
+from aotkit.backends.fuser.loops import Loops, Node, Result
+from aotkit.backends.fuser.values import below
+
+TWO = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+
+
+def unrolled(loops: Loops, results: Sequence[Result]) -> tuple[list[Result], dict[Node, Node]]:
+    """The results without such reductions, and what their nodes have been before."""
+    axes = _short(loops, results)
+    if not axes:
+        return list(results), {}
+    done: dict[Node, Node] = {}
+    for n in below(r.node for r in results):
+        args = [done[x] for x in n.args]
+        if n.kind == "reduction" and n.data[1] <= axes:
+            done[n] = _terms_together(loops, n, args[0])
+        else:
+            done[n] = n if args == list(n.args) else loops.node(n.kind, n.type, args, n.data)
+    return [replace(r, node=done[r.node]) for r in results], {new: old for old, new in done.items() if new is not old}
+
+
+def _short(loops: Loops, results: Sequence[Result]) -> frozenset[int]:
+    """Axes of a few positions, which lie apart, along which nothing varies but what is reduced over them alone."""
+    axes = {axis for axis, size in loops.sizes.items() if 1 < size <= limits.UNROLLED}
+    for result in results:
+        axes -= {axis for axis, _ in result.axes} | result.node.axes
+    for n in below(r.node for r in results):
+        if n.kind == "load":
+            axes -= {axis for axis, stride in n.data[2] if abs(stride) == 1}
+        if n.kind == "reduction" and len(n.data[1]) > 1:
+            axes -= n.data[1]
+    return frozenset(axes)
+
+
+def _terms_together(loops: Loops, reduction: Node, arg: Node) -> Node:
+    name, (axis,) = reduction.data
+    total, *rest = (_where(loops, arg, axis, at, {}) for at in range(loops.sizes[axis]))
+    for term in rest:
+        total = loops.node("operation", reduction.type, (total, term), TWO[name])
+    return total
+
+
+def _where(loops: Loops, node: Node, axis: int, at: int, done: dict[Node, Node]) -> Node:
+    """A node at one position of an axis."""
+    if axis not in node.axes:
+        return node
+    if node not in done:
+        args = [_where(loops, x, axis, at, done) for x in node.args]
+        data = node.data
+        if node.kind in ("load", "index"):
+            *rest, strides, offset = data
+            left = tuple(term for term in strides if term[0] != axis)
+            data = (*rest, left, offset + at * dict(strides).get(axis, 0))
+        done[node] = loops.node(node.kind, node.type, args, data)
+    return done[node]

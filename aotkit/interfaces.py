@@ -67,14 +67,12 @@ class Backend:
         inference_compiler: compiles the graph of a call without gradients; None: the forward compiler does.
         decompositions: ATen operator -> function that rewrites it into simpler operators while tracing; or a
             function without arguments that returns such a table. One may return NotImplemented: the operator stays.
-        joint_pass: changes the joint graph in place before it is partitioned: `joint_pass(joint, (inputs, tangents))`;
-            and the graph of a call without gradients, which has no tangents.
+        joint_pass: changes the joint graph, or one without gradients, in place: `joint_pass(gm, (inputs, tangents))`.
         reuses_saved: whether a compiled backward graph may write into saved values: into those that Inductor calls
             donated, which nothing outside of the graph refers to. It gets copies where the graph is retained.
         writes_inputs: whether compiled graphs may write, by `copy_` at their end, to inputs that the function changes.
         fixed_sizes: whether it compiles graphs of fixed sizes only. Then `dynamic=True` alone leaves sizes open.
-        declines: why it cannot take an operation of a graph, or None if it can. Where it is given, the compilers get
-            regions instead of whole graphs: graphs of operations that they take.
+        declines: why it cannot take an operation, or None. Where it is given, compilers get graphs of what they take.
         load: makes a function of what a compiled graph's `data()` gave elsewhere: see `docs/write_a_backend.md`.
         unavailable: why this machine cannot run the backend, or None if it can.
         horizontal: whether regions that read the same tensor, and neither the other's results, should be one.

@@ -162,8 +162,7 @@ class Pipeline:
         self.donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
         blame = functools.partial(self._blame, "compiler", role, kept)
         with stage(f"compile {role}"), blame(), outside_fake_mode(), collecting():
-            product = compiler(gm, example_inputs)
-            run = boxed_call(product)
+            run = boxed_call(product := compiler(gm, example_inputs))
         self._after("compiler", example_inputs, **{role: kept})
         if role == "forward" and self._backward is not None:
             self._after("compiler", backward=self._backward)
@@ -177,8 +176,8 @@ class Pipeline:
         return outside_dynamo(called) if role == "backward" else called
 
     def _blame(self, stage: str, role: str, gm: GraphModule) -> AbstractContextManager[None]:
-        plugin = PLUGINS[stage].format(**self._names)
-        return blaming(f"{plugin} failed on the {role} graph of {self._names['name']!r}", gm)
+        names = self._names
+        return blaming(f"{PLUGINS[stage].format(**names)} failed on the {role} graph of {names['name']!r}", gm)
 
 
 def _two_graphs(parts: Any, num_fwd_outputs: int, tangents: int) -> tuple[GraphModule, GraphModule]:
@@ -191,8 +190,6 @@ def _two_graphs(parts: Any, num_fwd_outputs: int, tangents: int) -> tuple[GraphM
     added = ("bwd_rng_state", "tangents_token")
     inputs = [n for n in backward.graph.find_nodes(op="placeholder") if not n.name.startswith(added)]
     if len(inputs) != saved + tangents:
-        raise CompileError(
-            f"its forward graph saves {saved} values and there are {tangents} tangents, but its backward graph takes "
-            f"{len(inputs)} inputs"
-        )
+        saves = f"its forward graph saves {saved} values and there are {tangents} tangents"
+        raise CompileError(f"{saves}, but its backward graph takes {len(inputs)} inputs")
     return forward, backward

@@ -6,6 +6,7 @@ bfloat16, with the conversion 64.1, and 56.1 where it gives float32. That is mor
 
 from collections.abc import Iterator
 from operator import getitem
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -22,7 +23,7 @@ def widen_products(gm: GraphModule) -> None:
         return
     changed = False
     for node in gm.graph.find_nodes(op="call_function", target=aten._to_copy.default):
-        if node.kwargs == {"dtype": torch.float32}:
+        if node.meta["val"].dtype is torch.float32:
             changed |= _widen(gm, node)
     if changed:
         gm.recompile()
@@ -36,14 +37,17 @@ def _widen(gm: GraphModule, conversion: Node) -> bool:
         return False
     with gm.graph.inserting_before(product):
         wide = gm.graph.call_function(aten.mm.dtype, (*product.args, torch.float32))
-    wide.meta = {**product.meta, "val": aten.mm.dtype(*(x.meta["val"] for x in product.args), torch.float32)}
+    factors = [x.meta["val"] for x in product.all_input_nodes]
+    wide.meta = {**product.meta, "val": aten.mm.dtype(factors[0], factors[-1], torch.float32)}
     made = [wide]
     for view in reversed(views):
+        target: Any = view.target
         with gm.graph.inserting_before(view):
-            made.append(gm.graph.call_function(view.target, (made[-1], *view.args[1:]), view.kwargs))
-        value = view.target(made[-2].meta["val"], *view.args[1:], **view.kwargs)  # type: ignore[operator]
+            made.append(gm.graph.call_function(target, (made[-1], *view.args[1:]), view.kwargs))
+        value = target(made[-2].meta["val"], *view.args[1:], **view.kwargs)
         made[-1].meta = {**view.meta, "val": value}
-    is_same = made[-1].meta["val"].stride() == conversion.meta["val"].stride()
+    now, was = made[-1].meta["val"], conversion.meta["val"]
+    is_same = (now.stride(), now.device) == (was.stride(), was.device)
     if is_same:
         conversion.replace_all_uses_with(made[-1])
     for node in (conversion, *views, product) if is_same else reversed(made):

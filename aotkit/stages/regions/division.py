@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
@@ -30,6 +31,7 @@ from aotkit.stages.regions.parts import Part, inputs_of, parts_in_order, run_par
 from aotkit.torch_private.aotautograd import part_of_graph
 
 _log = logging.getLogger("aotkit")
+ATEN_KERNELS: dict[Any, int] = {torch.ops.aten.constant_pad_nd.default: 2}  # it fills all, then copies; others: 1
 NO_TENSORS = "computes no tensors that are read one by one"
 
 
@@ -175,7 +177,7 @@ class _Division:
         regions, refused = find_regions(self._ops, taken, others, horizontal)
         for region in regions:
             nodes = self._with_constants(choice, self._ops.nodes_of(region))
-            size = sum(op not in self._ops.views for op in region)
+            size = sum(ATEN_KERNELS.get(op.target, 1) for op in region if op not in self._ops.views)
             if size < self._options.min_region_size:
                 text = f"in a region of {size}, and min_region_size is {self._options.min_region_size}"
                 refused |= dict.fromkeys(region, text)

@@ -147,6 +147,21 @@ class _Padding:
         node.replace_all_uses_with(made)
         self._erase(node)
 
+    def _add_up(self, node: Node, amounts: Amounts) -> None:
+        """Let sums over other dimensions, as the gradient of a bias is one, read what is padded, as the products do."""
+        for user in filter(_is_sum, [*node.users]):
+            over: list[int] = [d % len(amounts) for d in user.args[1]]  # type: ignore
+            if any(amounts[d] for d in over):
+                continue
+            with self._graph.inserting_before(user):
+                made = self._added(user, user.target, self._padded[node, amounts], *user.args[1:], **user.kwargs)
+                for dim, size in enumerate(user.meta["val"].shape):
+                    if made.meta["val"].shape[dim] != size:
+                        made = self._added(user, aten.slice.Tensor, made, dim, 0, size)
+            if made.meta["val"].stride() == user.meta["val"].stride():
+                user.replace_all_uses_with(made)
+                self._graph.erase_node(user)
+
     def _erase(self, node: Node) -> None:
         """Take out what nothing reads any more."""
         read = node.all_input_nodes
@@ -166,6 +181,7 @@ class _Padding:
             with _after(node):
                 credit = node if node.op == "call_function" else reader
                 self._padded[node, amounts] = self._added(credit, aten.constant_pad_nd.default, node, zeros)
+            self._add_up(node, amounts)
         return self._padded[node, amounts]
 
     def _added(self, credit: Node, target: Any, *args: Any, **keywords: Any) -> Node:
@@ -204,10 +220,15 @@ def _swapped(count: int, a: int, b: int) -> list[int]:
 
 
 def _is_for_products(node: Node) -> bool:
-    """Whether only products read a node, or permutations of it."""
+    """Whether only products read a node, or permutations of it; sums can read what is padded."""
     return all(
-        user.target in PRODUCTS or (user.target in PERMUTATIONS and _is_for_products(user)) for user in node.users
+        user.target in PRODUCTS or _is_sum(user) or (user.target in PERMUTATIONS and _is_for_products(user))
+        for user in node.users
     )
+
+
+def _is_sum(node: Node) -> bool:
+    return node.target is aten.sum.dim_IntList and bool(node.args[1])
 
 
 def _is_seen(node: Node) -> bool:

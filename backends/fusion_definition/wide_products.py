@@ -1,7 +1,8 @@
-"""Products in a 16-bit type that are converted to float32, as gradients of weights are under autocast: in float32.
+"""Results that are products in a 16-bit type, converted to float32, as gradients of weights are under autocast.
 
-cuBLAS adds up in float32 in any case, and writes it as fast: on an H200, [3072, 8192] @ [8192, 768] takes 54.8 us in
-bfloat16, with the conversion 64.1, and 56.1 where it gives float32. That is more precise, too.
+They are computed in float32: where kernels read what is converted, it stays half as large. cuBLAS adds up in float32 in
+any case, and writes it as fast: on an H200, [3072, 8192] @ [8192, 768] takes 54.8 us in bfloat16, with the conversion
+64.1, and 56.1 where it gives float32. That is more precise, too.
 """
 
 from collections.abc import Iterator
@@ -18,12 +19,12 @@ HALVES = (torch.bfloat16, torch.float16)
 
 
 def widen_products(gm: GraphModule) -> None:
-    """Let products give what they are converted to, in place; views between both are of that."""
+    """Let products give the results that they are converted to, in place; views between both are of that."""
     if torch.version.hip is not None:  # it has no such operator
         return
     changed = False
     for node in gm.graph.find_nodes(op="call_function", target=aten._to_copy.default):
-        if node.meta["val"].dtype is torch.float32:
+        if node.meta["val"].dtype is torch.float32 and all(user.op == "output" for user in node.users):
             changed |= _widen(gm, node)
     if changed:
         gm.recompile()

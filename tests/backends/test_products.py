@@ -66,6 +66,8 @@ def test_a_vocabulary_of_an_odd_size(any_size):
     gm = padded(head, (12, 16), (21, 16), (21,))
     assert sizes(gm) == [(12, 16, 24), (12, 24, 16), (24, 12, 16)]
     assert count(gm, aten.constant_pad_nd.default) == 3  # weight, bias and gradient, each once
+    (total,) = gm.graph.find_nodes(op="call_function", target=aten.sum.dim_IntList)
+    assert total.args[0].target is aten.constant_pad_nd.default  # as the products read it
     assert count(gm, aten.clone.default) == 0
 
 
@@ -176,6 +178,8 @@ def widened(function, *shapes):
         (lambda x, w: ((y := x @ w).float(), y.exp()), (0, 1)),
         (lambda x, w: ((y := (x @ w).t()).float(), y.exp()), (0, 1)),
         (lambda x, w: ((x @ w).exp().float(),), (0, 1)),
+        (lambda x, w: ((x @ w).float().exp(),), (0, 1)),  # which reads half as much
+        (lambda x, w: ((y := (x @ w).float()), y.exp()), (0, 1)),
     ],
 )
 def test_products_give_what_they_are_converted_to(function, expected):

@@ -57,6 +57,45 @@ def test_a_tensor_and_its_transpose_are_one_kernel():
     assert described(forward(lambda x: x + x.t(), rand(512, 512))) == [(512 * 512, None)]
 
 
+def test_sums_of_a_few_values_that_lie_apart_are_written_out():
+    """As where heads share keys; then another position of the sum needs no kernel before."""
+
+    def rotated(x):
+        y = x.sum(2)
+        return y + torch.cat([-y[..., 8:], y[..., :8]], -1)
+
+    assert described(forward(rotated, rand(64, 4, 2, 16))) == [(64 * 4 * 16, None)]
+    assert described(forward(lambda x: x.sum(-1), rand(64, 4))) == [(64, 4)]  # next to each other
+    assert described(forward(lambda x: x.sum(1), rand(64, 9, 16))) == [(64 * 16, 9)]
+    assert described(forward(lambda x: x.softmax(1), rand(64, 4, 16))) == [(64 * 16, 4)]
+
+
+def test_gradients_of_halves_are_read_once():
+    def rotated(x, cos, sin):
+        a, b = x.chunk(2, -1)
+        return x * cos + torch.cat([-b, a], -1) * sin
+
+    compiled = backward(rotated, rand(64, 4, 16), torch.randn(64, 1, 16), torch.randn(64, 1, 16))
+    (launch,) = compiled.launches
+    assert launch.code.count("tl.load(") == 4  # the gradient twice, here and at the other half; both tables
+    assert launch.name.startswith("kernel0_")
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x: x.exp().sum(-1).log() + 1, "kernel0_exp_sum_log"),
+        (lambda x: x * 2 + 1, "kernel0_mul_add"),
+        (lambda x: x.bfloat16(), "kernel0_cast"),
+        (lambda x: x.t().clone(), "kernel0"),
+    ],
+)
+def test_kernels_are_named_by_what_they_compute(function, name):
+    (launch,) = forward(function, rand(64, 32)).launches
+    assert launch.name == name
+    assert f"def {name}(" in launch.code
+
+
 def test_softmax_is_one_kernel_each_way():
     fn, x = lambda x: x.softmax(-1), rand(300, 1000)
     assert described(forward(fn, x)) == described(backward(fn, x)) == [(300, 1000)]

@@ -290,6 +290,35 @@ def test_siblings_merge_where_asked(toy):
         assert sorted(map(len, names(forward))) == sizes
 
 
+def test_views_of_what_regions_read_are_theirs(toy):
+    """Each of two regions takes them; outside, they are computed where something else reads them."""
+
+    def f(x, w):
+        a, b = x.view(4, 6).split(3, 1)
+        y = (a.sin() + b).exp()
+        return (y @ w).cos() + b, x.view(4, 6) @ x.view(6, 4)
+
+    backend = aotkit.Backend(toy, declines=takes_all_but(aten.mm.default), horizontal=True)
+    x, w = torch.randn(24), torch.randn(3, 3)
+    compiled = aotkit.compile(f, backend=backend)
+    torch.testing.assert_close(compiled(x, w), f(x, w))
+    (forward,) = divided(compiled, x, w).values()
+    first, second = forward.regions
+    assert first.inputs == ("arg0_1",)
+    assert set(second.inputs) == {"arg0_1", "mm"}
+    assert not {n for n in forward.outside if n.startswith("split")}
+    assert len([n for n in forward.outside if n.startswith("view")]) == 2
+
+
+def test_padding_alone_is_worth_a_region(toy, pointwise):
+    backend = aotkit.Backend(toy, declines=takes_all_but(aten.mm.default))
+    compiled = aotkit.compile(lambda x: F.pad(x, (0, 3)) @ x.new_ones(8, 2), backend=backend)
+    x = torch.randn(4, 5)
+    torch.testing.assert_close(compiled(x), F.pad(x, (0, 3)) @ x.new_ones(8, 2))
+    (forward,) = divided(compiled, x).values()
+    assert "constant_pad_nd" in names(forward)[0]
+
+
 @pytest.mark.parametrize("skipped", ["aten.exp", "aten.exp.default", aten.exp, aten.exp.default])
 def test_skipped_operators_go_to_nobody(toy, skipped):
     backend = aotkit.by_region(aotkit.Backend(toy), skip_ops=[skipped], strict=True)
@@ -564,6 +593,10 @@ def test_decompositions_and_joint_passes_are_of_all():
     train(compiled, x)
     targets = {n.target for n in compiled.graphs(x).forward.graph.nodes}
     assert ran[:2] == ["first", "second"]
+    ran.clear()
+    with torch.no_grad():
+        compiled(x)
+    assert ran == ["first", "second"]
     assert not targets & {aten.silu.default, aten.tanh.default}
 
 

@@ -169,14 +169,15 @@ class _Division:
             self._require_all_taken()
 
     def _let_choose(self, choice: Choice) -> None:
-        others = [[n for n in part.nodes if n in self._refusals] for part in self._regions]
+        others = [[n for n in part.nodes if n in self._refusals and n not in part.sources] for part in self._regions]
         gone = {op for region in others for op in region}
         reasons = {op: self._why_not(choice, op) for op in self._offered if op not in gone}
         taken = [op for op, reason in reasons.items() if reason is None]
-        horizontal = choice.horizontal if self._options.horizontal is None else self._options.horizontal
-        regions, refused = find_regions(self._ops, taken, others, horizontal)
+        regions, refused = find_regions(self._ops, taken, others, self._is_horizontal(choice))
         for region in regions:
-            nodes = self._with_constants(choice, self._ops.nodes_of(region))
+            own = self._ops.nodes_of(region)
+            sources = self._sources(choice, own)
+            nodes = sorted({*own, *sources})
             size = sum(ATEN_KERNELS.get(op.target, 1) for op in region if op not in self._ops.views)
             if size < self._options.min_region_size:
                 text = f"in a region of {size}, and min_region_size is {self._options.min_region_size}"
@@ -184,21 +185,25 @@ class _Division:
             elif not (inputs := inputs_of(nodes)):
                 refused |= dict.fromkeys(region, "in a region without inputs")
             else:
-                self._regions.append(Part(nodes, choice, inputs))
+                self._regions.append(Part(nodes, choice, sources, inputs))
         for op, reason in (reasons | refused).items():
             if reason is not None:
                 self._refusals[op].append(reason)
 
-    def _with_constants(self, choice: Choice, nodes: list[Node]) -> list[Node]:
-        """Nodes with the constants that they read, as far as the backend takes them."""
+    def _sources(self, choice: Choice, nodes: list[Node]) -> frozenset[Node]:
+        """The constants that nodes read, and with `horizontal` the views, as far as the backend takes them."""
         stack, found = list(nodes), set(nodes)
         while stack:
             for node in stack.pop().all_input_nodes:
-                is_new = node in self._ops.constants and node not in found
-                if is_new and self._why_not(choice, node) is None:
+                own = producer(node)
+                is_one = node in self._ops.constants or (self._is_horizontal(choice) and own in self._ops.views)
+                if is_one and node not in found and self._why_not(choice, own) is None:
                     found.add(node)
                     stack.append(node)
-        return sorted(found)
+        return frozenset(found.difference(nodes))
+
+    def _is_horizontal(self, choice: Choice) -> bool:
+        return choice.horizontal if self._options.horizontal is None else self._options.horizontal
 
     def _why_not(self, choice: Choice, op: Node) -> str | None:
         return self._options.skip(op) or choice.declined(op)

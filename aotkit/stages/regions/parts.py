@@ -20,7 +20,8 @@ class Part:
     """Nodes that run together.
 
     Attributes:
-        nodes: in the order of the graph; with constants, which other parts may compute too.
+        nodes: in the order of the graph, with `sources`.
+        sources: those that other parts may compute, too: constants, and views of what it reads.
         choice: the backend that compiles them; None: they run as they are.
         inputs: what they read of others.
         outputs: those whose values others read.
@@ -30,6 +31,7 @@ class Part:
 
     nodes: list[Node]
     choice: Any = None
+    sources: frozenset[Node] = frozenset()
     inputs: list[Node] = field(default_factory=list)
     outputs: list[Node] = field(default_factory=list)
     failure: str | None = None
@@ -70,13 +72,14 @@ def parts_in_order(gm: GraphModule, ops: Operations, regions: Sequence[Part]) ->
 
     Sets the outputs of the regions.
     """
-    home: dict[Node, Any] = {n: i for i, part in enumerate(regions) for n in part.nodes if n not in ops.constants}
+    home: dict[Node, Any] = {n: i for i, part in enumerate(regions) for n in part.nodes if n not in part.sources}
     again: set[Node] = set()
     for i, part in enumerate(regions):
         part.outputs, views = ops.leaving([n for n in part.nodes if home.get(n) == i and producer(n) is n])
         again.update(views)
-    outside = [n for n in gm.graph.nodes if _runs(n) and n not in ops.constants and (n not in home or n in again)]
-    outside = sorted({*outside, *_constants_read([*outside, gm.graph.output_node()], regions, ops)})
+    rest = [n for n in gm.graph.nodes if _runs(n) and n not in ops.constants and (n not in home or n in again)]
+    rest = _read_by_others(rest, regions)
+    outside = sorted({*rest, *_constants_read([*rest, gm.graph.output_node()], regions, ops)})
     home.update((n, n) for n in outside)
 
     def places(nodes: Iterable[Node]) -> set[Any]:
@@ -106,6 +109,18 @@ def parts_in_order(gm: GraphModule, ops: Operations, regions: Sequence[Part]) ->
 
 def _runs(node: Node) -> bool:
     return node.op not in ("placeholder", "output") and not _is_subgraph(node)
+
+
+def _read_by_others(rest: Sequence[Node], regions: Sequence[Part]) -> list[Node]:
+    """Without the views that only regions read which take them as well."""
+    sources = {n for part in regions for n in part.sources}
+    read = {n for part in regions for n in part.inputs}
+    kept: list[Node] = []
+    for node in reversed(rest):
+        if node not in sources or node in read or any(user.op == "output" for user in node.users):
+            kept.append(node)
+            read.update(node.all_input_nodes)
+    return kept[::-1]
 
 
 def _constants_read(outside: Iterable[Node], regions: Sequence[Part], ops: Operations) -> set[Node]:

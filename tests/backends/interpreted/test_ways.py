@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from aotkit.backends.fuser.pairs import paired
-from tests.backends.interpreted.comparing import IS_INTERPRETED, fused, train
+from tests.backends.interpreted.comparing import IS_INTERPRETED, agree, fused, train
 
 SMALL_LIMITS = {
     "LONGEST_WHOLE_ROW": 32, "SHORT_ROW": 32, "SHORT_COLUMN": 16, "FEWEST_ROWS": 4, "ONE_PROGRAM": 0, "CHUNK": 16,
@@ -217,6 +217,21 @@ def channels_that_lie_side_by_side(x):
 @case(SHARED, "shared rows", x=(1030, 9), bias=(9,))
 def bias_and_gelu(x, bias):
     return F.gelu(x + bias)
+
+
+@case(SMALL, "flat", x=(5, 3, 2, 7))
+def keys_of_groups_of_heads(x):
+    return x.exp().sum(2), x.amax(1), x.amin(1)
+
+
+@case(SMALL, "flat", x=(5, 2, 3, 8), cos=(5, 1, 1, 8), sin=(5, 1, 1, 8))
+def rotated_and_added_up(x, cos, sin):
+    a, b = x.chunk(2, -1)
+    return (x * cos + torch.cat([-b, a], -1) * sin).sum(1)
+
+
+def test_a_product_of_a_few_values():
+    agree(lambda x: x.prod(1), torch.randn(5, 3, 7))
 
 
 @pytest.mark.parametrize("name", SMALL)

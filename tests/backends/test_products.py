@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 import aotkit
 from aotkit.backends.fusion_definition import padded_products
-from aotkit.backends.fusion_definition.padded_products import PRODUCTS, pad_products
+from aotkit.backends.fusion_definition.padded_products import PERMUTATIONS, PRODUCTS, pad_products
+from aotkit.backends.fusion_definition.permutations import merge_permutations
 from aotkit.backends.fusion_definition.wide_products import widen_products
 
 aten = torch.ops.aten
@@ -149,6 +150,28 @@ def test_what_does_not_pay_off_stays():
     gm = traced(head, (8192, 768), (50257, 768), (50257,))
     pad_products(gm)
     assert count(gm, aten.constant_pad_nd.default) == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "left"),
+    [
+        (lambda x: (x.t().t().exp(),), 0),
+        (lambda x: (x.t().t(), x.t().exp()), 2),  # what is returned is no input
+        (lambda x: (x.view(2, 3, 4).permute(2, 0, 1).transpose(0, 1).exp(),), 1),
+        (lambda x: (x.view(2, 3, 4).permute(2, 0, 1).permute(-2, -1, 0).exp(),), 0),
+        (lambda x: ((y := x.view(2, 3, 4).permute(1, 2, 0)).exp(), y.permute(2, 0, 1).sin()), 1),
+        (lambda x: (x.t().t().t().t().exp(),), 0),
+    ],
+)
+def test_permutations_of_permutations(function, left):
+    x = torch.randn(6, 4)
+    gm = make_fx(function, tracing_mode="fake")(x)
+    merge_permutations(gm)
+    gm.graph.lint()
+    for got, want in zip(gm(x), function(x), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+        assert got.stride() == want.stride()
+    assert sum(node.target in PERMUTATIONS for node in gm.graph.nodes) == left
 
 
 # A conversion of what a product gives is the product's own.

@@ -68,8 +68,7 @@ class Backend:
         decompositions: ATen operator -> function that rewrites it into simpler operators while tracing; or a
             function without arguments that returns such a table. One may return NotImplemented: the operator stays.
         joint_pass: changes the joint graph, or one without gradients, in place: `joint_pass(gm, (inputs, tangents))`.
-        reuses_saved: whether a compiled backward graph may write into saved values: into those that Inductor calls
-            donated, which nothing outside of the graph refers to. It gets copies where the graph is retained.
+        reuses_saved: whether backward graphs may write into saved values that nothing else reads; else they get copies.
         writes_inputs: whether compiled graphs may write, by `copy_` at their end, to inputs that the function changes.
         fixed_sizes: whether it compiles graphs of fixed sizes only. Then `dynamic=True` alone leaves sizes open.
         declines: why it cannot take an operation, or None. Where it is given, compilers get graphs of what they take.

@@ -35,6 +35,7 @@ from aotkit.stages.regions import Regions
 from aotkit.stages.verifier import PLUGINS, Doors, is_wanted
 from aotkit.timeline import stage
 from aotkit.torch_private.fake_tensors import outside_fake_mode
+from aotkit.torch_private.fx import renew_code
 
 if TYPE_CHECKING:
     from aotkit.inspection import Graphs
@@ -125,6 +126,7 @@ class Pipeline:
         if self._backend.joint_pass is not None:
             with stage("joint pass"), self._blame("joint pass", role, gm):
                 self._backend.joint_pass(gm, inputs)
+                renew_code(gm)  # which nobody runs where the graph is cut
             self._after("joint pass", **{role: gm})
 
     def _after(self, stage: str, given: Sequence[Any] | None = None, /, **graphs: GraphModule) -> None:

@@ -19,6 +19,7 @@ from torch.fx.node import map_arg
 
 from aotkit.backends.fusion_definition.table import TABLE
 from aotkit.passes import flops, size_hint, views_behind
+from aotkit.torch_private.fx import renew_code
 
 aten = torch.ops.aten
 # Each with the place of its first matrix among its arguments; before that, there is what is added.
@@ -45,7 +46,7 @@ def pad_products(gm: GraphModule) -> None:
         if padding.pays(product):
             padding.replace(product)
     _refresh_views(gm.graph, padding.cut)
-    gm.recompile()
+    renew_code(gm)
 
 
 @dataclass(frozen=True)

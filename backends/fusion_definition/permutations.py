@@ -4,6 +4,7 @@ import torch
 from torch.fx import GraphModule
 
 from aotkit.backends.fusion_definition.padded_products import PERMUTATIONS
+from aotkit.torch_private.fx import renew_code
 
 aten = torch.ops.aten
 
@@ -23,4 +24,4 @@ def merge_permutations(gm: GraphModule) -> None:
             node.target, node.args = aten.permute.default, (before.args[0], order)
         if not before.users:
             gm.graph.erase_node(before)
-    gm.recompile()
+    renew_code(gm)

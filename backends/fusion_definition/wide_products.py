@@ -13,6 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from aotkit.passes import is_view
+from aotkit.torch_private.fx import renew_code
 
 aten = torch.ops.aten
 HALVES = (torch.bfloat16, torch.float16)
@@ -27,7 +28,7 @@ def widen_products(gm: GraphModule) -> None:
         if node.meta["val"].dtype is torch.float32 and all(user.op == "output" for user in node.users):
             changed |= _widen(gm, node)
     if changed:
-        gm.recompile()
+        renew_code(gm)
 
 
 def _widen(gm: GraphModule, conversion: Node) -> bool:

@@ -242,6 +242,15 @@ def test_a_wrong_joint_pass():
         error.report.culprit.write("unused")
 
 
+def test_a_joint_pass_that_is_wrong_without_gradients():
+    def wrong_pass(gm, inputs):
+        (node,) = gm.graph.find_nodes(op="call_function", target=aten.cos.default)
+        node.target = aten.sin.default
+
+    error = failed(lambda x: x.cos() + 1, torch.randn(4), backend=aotkit.Backend(faults.correct, joint_pass=wrong_pass))
+    assert error.report.culprit.part == "joint pass"
+
+
 def test_a_wrong_decomposition():
     backend = aotkit.Backend(faults.correct, decompositions={aten.cos.default: lambda x: x.sin() * 2})
     assert culprit_of(two_sines, leaf(4), leaf(4), backend=backend).part == "decompositions"

@@ -16,9 +16,9 @@ BEST: dict[str, Sequence[Sequence[str]]] = {
     "cuda": (["fuser"], ["inductor"]),
     "cpu": (["inductor"],),
 }
-# Others for what learns matrices: it is many small kernels, and those of the fuser are launched from Python. On an H200,
-# a step of ViT-B with 32 images, in bfloat16, takes 16.0 ms of the GPU and 24.7 in all with the fuser, and 16.6 and 17.5
-# with Inductor; one of BERT with two layers 6.7 and 11.5, and 6.7 and 8.2.
+# Others for what learns matrices: there, it is many small kernels, and those of the fuser are launched from Python.
+# A step of ViT-B with 32 images, in bfloat16 on an H200, takes 16.0 ms of the GPU and 24.7 in all with the fuser, and
+# 16.6 and 17.5 with Inductor; one of BERT with two layers 6.7 and 11.5, and 6.7 and 8.2.
 BEST_OF_MODELS: dict[str, Sequence[Sequence[str]]] = {"cuda": (["inductor"], ["fuser"])}
 PLAIN = ["nop"]  # where nothing else runs
 

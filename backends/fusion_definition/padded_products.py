@@ -235,11 +235,10 @@ def _is_sum(node: Node) -> bool:
 def _is_seen(node: Node) -> bool:
     """Whether something reads a value, or a view of it, that may count on its strides."""
     for user in node.users:
-        if user.op == "output" or user.target is aten.as_strided.default:
-            return True
-        if getattr(user.target, "namespace", None) not in ("aten", "prims", None):
-            return True
-        if (_is_view(user) or user.target is getitem) and _is_seen(user):
+        if _is_view(user) or user.target is getitem:
+            if user.target is aten.as_strided.default or _is_seen(user):
+                return True
+        elif user.target not in TABLE and user.target not in PRODUCTS:
             return True
     return False
 

@@ -121,6 +121,12 @@ def test_what_reads_a_product_reads_the_same(function, any_size):
     assert sizes(gm) == [(8, 16, 16)]
 
 
+def test_what_may_count_on_strides_reads_a_copy(any_size):
+    gm = padded(lambda x, w: ((x @ w).view(8, 13).sort(-1)[0],), (8, 16), (16, 13))
+    assert count(gm, aten.clone.default) == 1
+    assert count(padded(lambda x, w: ((x @ w).view(8, 13).exp(),), (8, 16), (16, 13)), aten.clone.default) == 0
+
+
 def test_a_result_is_handed_out_and_read_in_one_place(any_size):
     def losses(x, w):
         y = x @ w

@@ -7,7 +7,7 @@ from torch.fx import Graph, GraphModule, symbolic_trace
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import aotkit
-from aotkit.torch_private.fx import graph_module, has_code, renew_code
+from aotkit.torch_private.fx import BINDINGS, boxed, graph_module, has_code, renew_code
 from tests.compiled.test_copying import COPIES
 
 
@@ -94,3 +94,25 @@ def test_a_compiler_may_script_what_it_traces_itself(requires_grad):
 
     x = torch.rand(3, requires_grad=requires_grad)
     assert torch.allclose(aotkit.compile(lambda x: x.sin().cos(), backend=compiler)(x), x.sin().cos())
+
+
+def test_a_boxed_graph_computes_what_the_graph_does():
+    """By Python's bindings of its operators; the graph stays as it is."""
+    operators = torch.ops.aten
+
+    def function(x, w):
+        y = operators.addmm.default(x[0], operators.permute.default(x, [1, 0]), operators.expand.default(w, [4, 4]))
+        z = operators.cat.default([operators.view.default(y, [2, 8]), operators.view.default(y.clone(), [-1, 8])], 1)
+        z = operators.mm.default(z, operators.transpose.int(z, 0, 1)).unsqueeze(0).clone().detach()
+        z = operators.bmm.default(
+            z,
+            z,
+        ) + operators.baddbmm.default(z, z, z, beta=0.5, alpha=2)
+        return operators.embedding.default(z[0].squeeze(), torch.tensor([1, 0, 1]), 0)
+
+    gm = make_fx(function, tracing_mode="real")(torch.randn(4, 4), torch.randn(1, 4))
+    used = {node.target for node in gm.graph.nodes} & BINDINGS.keys()
+    assert len(used) > 12
+    inputs = [torch.randn(4, 4), torch.randn(1, 4)]
+    torch.testing.assert_close(boxed(gm)([*inputs]), function(*inputs), rtol=0, atol=0)
+    assert {node.target for node in gm.graph.nodes} & BINDINGS.keys() == used

@@ -42,6 +42,9 @@ class Engine:
         """Its types."""
         return self.module.DataType
 
+    def version(self) -> None:
+        """Nothing that it tells."""
+
     def definition(self) -> Any:
         """A new one. Its `repr` is Python code, which shows six digits of a number."""
         return self.module.FusionDefinition()

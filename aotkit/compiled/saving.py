@@ -17,7 +17,7 @@ from aotkit.saved import described, integers_of, owner_of, probed, write
 
 NOT_PLAIN = (
     "{!r} cannot be saved for these arguments: {}. What can be saved is one graph of fixed sizes whose results are new "
-    "tensors, by a backend that makes data of what it compiles: 'inductor'."
+    "tensors, by a backend that makes data of what it compiles: 'inductor', 'fuser', or both."
 )
 
 

@@ -142,7 +142,9 @@ def loaded(fn: Callable[..., Any], content: Mapping[str, Any], files: Mapping[st
     paths = {name: Path(folder, name) for name in files}
     for name, path in paths.items():
         path.write_bytes(files[name])
-    made = graphs_from(content["graphs"], paths, get_backend(content["backend"]), content["name"], guarded=True)
+    made = graphs_from(
+        content["graphs"], paths, get_backend(content["backend"].split(", ")), content["name"], guarded=True
+    )
     step = Step(fn, content, made)
     weakref.finalize(step, shutil.rmtree, folder, ignore_errors=True)
     _check(step, content, made)

@@ -2,12 +2,10 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from torch.fx import GraphModule
 
 from aotkit.passes import description
 from aotkit.stages.calls import Product
+from aotkit.stages.graph_launches import source_of
 
 
 def account(products: Mapping[str, Product]) -> Sequence[str] | None:
@@ -17,11 +15,4 @@ def account(products: Mapping[str, Product]) -> Sequence[str] | None:
 
 
 def _texts(product: Product) -> tuple[str | None, str | None]:
-    return description(product.graph), _source(product.run)
-
-
-def _source(run: Any) -> str | None:
-    if isinstance(run, GraphModule):
-        return description(run)
-    # What wraps another function has the attributes of that, and code of its own.
-    return None if hasattr(run, "__wrapped__") else getattr(run, "source", None)
+    return description(product.graph), source_of(product)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from torch.fx import GraphModule, Interpreter, Node
 
 from aotkit.interfaces import Boxed
-from aotkit.passes import changes_inputs, is_operation, is_view, operator_name
+from aotkit.passes import changes_inputs, description, graph_data, is_operation, is_view, operator_name
 from aotkit.stages.calls import Product, boxed_call
 
 Around = Callable[[int], AbstractContextManager[None]]
@@ -60,6 +60,24 @@ def explained(product: Product) -> Explained:
     if isinstance(run, GraphModule):
         return Operators(run)
     return run if isinstance(run, Explained) else BlackBox(product)
+
+
+def data_of(product: Product) -> tuple[dict[str, Any], dict[str, bytes]] | None:
+    """What a graph was compiled to, as data and files; None if that does not tell."""
+    if isinstance(product.run, GraphModule):
+        graph = graph_data(product.run)
+        return None if graph is None else ({"by": None, "graph": graph}, {})
+    tell = getattr(product.run, "data", None)
+    return None if tell is None else tell()
+
+
+def source_of(product: Product) -> str | None:
+    """All that decides what was compiled computes, besides the graph; None where a compiler does not tell that."""
+    run = product.run
+    if isinstance(run, GraphModule):
+        return description(run)
+    # What wraps another function has the attributes of that, and code of its own.
+    return None if hasattr(run, "__wrapped__") else getattr(run, "source", None)
 
 
 def launches_of(run: Any) -> float:
@@ -154,6 +172,7 @@ class Sequential:
     def __init__(
         self, steps: Sequence[Step], blank: Sequence[None], constants: Sequence[Any], where: Sequence[int]
     ) -> None:
+        self._steps, self._gives = steps, [[step.gives.start, step.gives.stop] for step in steps]
         self._places = [(step.takes, step.frees, step.gives) for step in steps]
         self._runs = [step.run for step in steps]
         self._explained = [explained(step.product) for step in steps]
@@ -162,6 +181,25 @@ class Sequential:
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         return self._run(inputs, self._runs)
+
+    @property
+    def source(self) -> str | None:
+        """That of all parts."""
+        sources = [source_of(step.product) for step in self._steps]
+        return None if None in sources else str(sources)
+
+    def data(self) -> tuple[dict[str, Any], dict[str, bytes]] | None:
+        """What `stages.regions.load` takes; None where a part is no data."""
+        parts: list[dict[str, Any]] = []
+        files: dict[str, bytes] = {}
+        for n, (step, gives) in enumerate(zip(self._steps, self._gives, strict=True)):
+            if (found := data_of(step.product)) is None:
+                return None
+            part, contents = found
+            places = {"takes": step.takes, "frees": step.frees, "gives": gives}
+            parts.append({**part, **places, "files": {name: f"{n}.{name}" for name in contents}})
+            files |= {f"{n}.{name}": content for name, content in contents.items()}
+        return {"parts": parts, "constants": self._constants, "where": self._where, "values": len(self._blank)}, files
 
     def kernels(self, inputs: Sequence[Any]) -> list[Kernel]:
         found: list[list[Kernel]] = []

@@ -5,6 +5,7 @@ Definition -> values over axes -> loops -> kernels -> schedules -> code -> launc
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,9 +23,9 @@ from aotkit.backends.fusion_definition.products import prepare_products
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import declining, lowered_decompositions
 from aotkit.errors import CompileError
-from aotkit.interfaces import Backend, Decompositions
-from aotkit.passes import with_half_gelu
-from aotkit.stages import Kernel
+from aotkit.interfaces import Backend, Boxed, Decompositions
+from aotkit.passes import graph_of, with_half_gelu
+from aotkit.stages import Kernel, boxed_call
 from aotkit.torch_private.dispatch import pytree
 
 __all__ = ["backend"]
@@ -86,6 +87,10 @@ class Engine:
         """With kernels that serve many sizes."""
         return type(self)(self.target.of_open_sizes)
 
+    def version(self) -> str:
+        """The compiler of its kernels, and how that is called."""
+        return self.target.version()
+
     def definition(self) -> Definition:
         """A new one."""
         return Definition(self.target)
@@ -117,6 +122,11 @@ def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable
     """Kernels for a graph of operators that `declines` takes; Triton compiles them on the first call."""
     device = _device(gm.graph)
     return compile_region(ENGINES[device], gm, device)
+
+
+def load(data: Mapping[str, Any], files: Mapping[str, Path]) -> Boxed:
+    """The kernels of a region's graph again: their code is kept, built for a CPU by aotkit, for a GPU by Triton."""
+    return boxed_call(compile_graph(graph_of(data["graph"]), ()))
 
 
 def declines(node: Node) -> str | None:
@@ -151,6 +161,7 @@ backend = Backend(
     decompositions=decompositions,
     joint_pass=prepare_products,
     declines=declines,
+    load=load,
     unavailable=unavailable,
     horizontal=True,
 )

@@ -49,6 +49,10 @@ class Cpp:
         """Why there are no kernels here, and what to do about it."""
         return None if can_build() else "there is no C++ compiler: install g++ or clang++, or set CXX."
 
+    def version(self) -> str:
+        """The compiler, and how it is called."""
+        return "\n".join((compiler_version(), *FLAGS))
+
     @property
     def of_open_sizes(self) -> "Cpp":
         """The same: there are kernels for each size."""

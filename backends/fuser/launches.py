@@ -60,6 +60,10 @@ class Target(Protocol):
         """Why there are no kernels here, and what to do about it."""
         ...
 
+    def version(self) -> str:
+        """The compiler, and how it is called."""
+        ...
+
     @property
     def of_open_sizes(self) -> "Target":
         """The same with kernels that serve many sizes."""

@@ -48,6 +48,11 @@ class Triton:
             return "Triton is not installed: `pip install triton`."
         return None
 
+    def version(self) -> str:
+        """Triton's."""
+        found = importlib.util.find_spec("triton") is not None
+        return f"Triton {importlib.import_module('triton').__version__}" if found else "no Triton"
+
     @property
     def of_open_sizes(self) -> "Triton":
         """With kernels that serve many sizes."""

@@ -62,6 +62,10 @@ class Engine(Protocol):
         """The one for definitions that are alike but for sizes, which share what they can; None if sizes are fixed."""
         ...
 
+    def version(self) -> str | None:
+        """What decides what its kernels compute, besides definitions and aotkit; None where that cannot be told."""
+        ...
+
     def definition(self) -> AbstractContextManager[Definition]:
         """A new one, to be built."""
         ...

@@ -27,6 +27,9 @@ class Region:
     One fusion computes every result of the device, except inputs and views, which are the inputs' and the fusion's own
     tensors again, as in ATen. Inputs of other strides than the first ones, such as gradients that are expanded, get a
     fusion of their own; their sizes are the graph's.
+
+    Attributes:
+        source: all that decides what it computes, besides the graph.
     """
 
     _boxed_call = True
@@ -44,6 +47,7 @@ class Region:
         self._last: tuple[Strides, Fusion] = first, self._fusion(first)
         self._is_all = list(results) == computed
         self._rest = _Rest(gm, [*computed, *inputs], results)
+        self.source = engine.version()
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         inputs = self._inputs(args)
@@ -60,6 +64,10 @@ class Region:
 
     def _inputs(self, args: Sequence[Any]) -> list[Tensor]:
         return [*map(args.__getitem__, self._reads), *self._numbers]
+
+    def data(self) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """Nothing: it is made of its graph again, and what was built of that is kept by its code."""
+        return {}, {}
 
     def kernels(self, inputs: Sequence[Tensor]) -> list[Kernel]:
         """Those of the fusion, by its engine, and what remains for ATen."""

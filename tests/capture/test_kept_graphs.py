@@ -51,7 +51,7 @@ class First:
         self.fn = Model() if fn is None else fn
         self.x = torch.randn(3, 4) if x is None else x
         torch.manual_seed(1)
-        self.fast = aotkit.compile(self.fn, backend="inductor", **options)
+        self.fast = aotkit.compile(self.fn, **{"backend": "inductor", **options})
         self.results = self.fast(self.x)
         stages = {stage.name for stage in self.fast.timeline(self.x).stages}
         self.kept = "trace, cut and compile" not in stages
@@ -63,11 +63,13 @@ class First:
 
 
 CAPTURES = ("auto", "dynamo")
+BACKENDS = ("inductor", "fuser", ["fuser", "inductor"])
 
 
+@pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("capture", CAPTURES)
-def test_the_second_process_has_the_same_in_all(capture):
-    first, second = First(capture=capture), First(capture=capture)
+def test_the_second_process_has_the_same_in_all(capture, backend):
+    first, second = (First(capture=capture, backend=backend) for _ in range(2))
     assert (first.kept, second.kept) == (False, True)
     assert first.results.keys() == second.results.keys()
     for mine, theirs in zip(first.results.values(), second.results.values(), strict=True):
@@ -184,6 +186,27 @@ def test_a_backend_of_the_users_own_is_not_kept():
         fast = aotkit.compile(product, backend=own)
         fast(torch.randn(3))
         assert "trace, cut and compile" in {stage.name for stage in fast.timeline(torch.randn(3)).stages}
+
+
+def test_a_list_with_a_backend_of_the_users_own_is_not_kept():
+    own = aotkit.Backend(
+        lambda gm, inputs: gm,
+        declines=lambda node: None if "mm" in str(node.target) else "takes products only",
+        load=lambda data, files: pytest.fail("its code is not known"),
+    )
+    x, w = torch.randn(3, 4), torch.randn(4, 4)
+    for _ in range(2):
+        fast = aotkit.compile(lambda x, w: (x @ w).sin().cos(), backend=["fuser", own])
+        fast(x, w)
+        assert "trace, cut and compile" in {stage.name for stage in fast.timeline(x, w).stages}
+
+
+def test_a_graph_that_is_all_of_one_region_is_kept():
+    first, second = (First(product, backend="fuser") for _ in range(2))
+    assert (first.kept, second.kept) == (False, True)
+    assert torch.equal(first.results, second.results)
+    loaded = aotkit.compile(product, backend=aotkit.by_region("fuser", min_region_size=5))
+    torch.testing.assert_close(loaded(first.x), product(first.x))  # other options are another backend
 
 
 @pytest.mark.parametrize("capture", CAPTURES)

@@ -49,6 +49,25 @@ def saved(request, tmp_path, saved_once):
     return tmp_path / "a step"
 
 
+class Layers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Dropout(0.5), nn.Linear(16, 2))
+
+    def forward(self, x):
+        return {"loss": self.layers(x).logsumexp(-1).sum()}
+
+
+@pytest.mark.parametrize("backend", ["fuser", ["fuser", "inductor"]], ids=str)
+def test_a_step_of_parts(backend, tmp_path):
+    module = Layers()
+    compiled = aotkit.compile(module, backend=backend)
+    want = step(compiled, module, X)
+    compiled.save(tmp_path / "a step", X)
+    loaded = aotkit.load(tmp_path / "a step", module, trusted=backend != "fuser")
+    torch.testing.assert_close(step(loaded, module, X), want, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("saved", ["auto", "dynamo"], indirect=True)
 def test_a_loaded_step_computes_what_the_compiled_one_does(saved):
     one, other = model(), model()

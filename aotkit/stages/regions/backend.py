@@ -1,15 +1,17 @@
 """Backends that take parts of a graph, as one backend: each operation goes to the first that takes it."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
-from aotkit.interfaces import Backend, Decompositions, GraphCompiler
+from aotkit.interfaces import Backend, Boxed, Decompositions, GraphCompiler
 from aotkit.stages.own_operators import decompositions_of
 from aotkit.stages.regions.division import Choice, Options, RegionCompiler
+from aotkit.stages.regions.kept import load
 
 
 def options_of(min_region_size: int, horizontal: bool | None, skip_ops: Sequence[Any], strict: bool) -> Options:
@@ -58,6 +60,7 @@ def shared(backends: Sequence[tuple[str, Backend]], options: Options) -> Backend
         inference_compiler=compiler("inference_compiler"),
         decompositions=functools.partial(_decompositions, [b for _, b in backends]),
         joint_pass=functools.partial(_run_all, passes) if passes else None,
+        load=_load_of(backends),
         unavailable=functools.partial(_unavailable, backends),
     )
 
@@ -65,6 +68,15 @@ def shared(backends: Sequence[tuple[str, Backend]], options: Options) -> Backend
 def _decompositions(backends: Sequence[Backend]) -> Decompositions:
     tables = map(decompositions_of, reversed(backends))
     return {operator: rule for table in tables for operator, rule in table.items()}
+
+
+def _load_of(
+    backends: Sequence[tuple[str, Backend]],
+) -> Callable[[Mapping[str, Any], Mapping[str, Path]], Boxed] | None:
+    """What makes functions of data again, if all backends do that for their parts, and are aotkit's own."""
+    own = [(name, backend) for name, backend in backends if backend.fw_compiler.__module__.startswith("aotkit.")]
+    loads = {name: backend.load for name, backend in own if backend.load is not None}
+    return functools.partial(load, loads) if len(loads) == len(backends) else None
 
 
 def _run_all(passes: Sequence[Callable[[GraphModule, Any], None]], joint: GraphModule, joint_inputs: Any) -> None:

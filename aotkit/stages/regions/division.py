@@ -17,6 +17,7 @@ from aotkit.passes import (
     Region,
     Regions,
     copy_graph,
+    graph_data,
     is_operation,
     operator_name,
     producer,
@@ -25,7 +26,7 @@ from aotkit.passes import (
     source_line,
 )
 from aotkit.stages.calls import Product, blaming, boxed_call, checked_once
-from aotkit.stages.graph_launches import Around, Kernel, explained
+from aotkit.stages.graph_launches import Around, Kernel, data_of, explained, source_of
 from aotkit.stages.regions.finding import Operations, find_regions
 from aotkit.stages.regions.parts import Part, inputs_of, parts_in_order, run_parts, subgraph
 from aotkit.torch_private.aotautograd import part_of_graph
@@ -85,8 +86,9 @@ class Tried:
 
     _boxed_call = True
 
-    def __init__(self, product: Product, instead: Callable[[Exception], GraphModule]) -> None:
+    def __init__(self, product: Product, by: str, instead: Callable[[Exception], GraphModule]) -> None:
         self._product, self._run, self._instead = product, boxed_call(product.run), instead
+        self._by = by
         self._is_tried = False
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
@@ -101,6 +103,17 @@ class Tried:
             results = self._run(given)
         self._is_tried = True
         return results
+
+    @property
+    def source(self) -> str | None:
+        return source_of(self._product)
+
+    def data(self) -> tuple[dict[str, Any], dict[str, bytes]] | None:
+        """With the graph, for `stages.regions.load`."""
+        if isinstance(self._product.run, GraphModule):
+            return data_of(self._product)
+        found, graph = data_of(self._product), graph_data(self._product.graph)
+        return None if found is None or graph is None else ({"by": self._by, "own": found[0], "graph": graph}, found[1])
 
     def kernels(self, inputs: Sequence[Any]) -> Sequence[Kernel]:
         return explained(self._product).kernels(inputs)
@@ -251,7 +264,7 @@ class _Division:
         try:
             with blame():
                 product = Product(choice.compiler(gm, example_inputs), kept)
-                return Tried(product, functools.partial(self._as_it_is, part, kept, text)), kept, blame
+                return Tried(product, choice.name, functools.partial(self._as_it_is, part, kept, text)), kept, blame
         except CompileError as e:
             cause = e.__cause__
             if isinstance(cause, CompileError) and cause.operation in names and not self._options.strict:

@@ -41,9 +41,8 @@ LEAST = 8 << 20  # bytes whose time a pass pays off from: what two more kernels 
 def pad_products(gm: GraphModule) -> None:
     """Pad matrices in place, where that is faster. Results keep their shapes, and those of the graph their strides."""
     padding = _Padding(gm.graph)
-    found = [product for node in gm.graph.nodes if (product := _product(node)) is not None]
-    for product in found:
-        if padding.pays(product):
+    for node in list(gm.graph.nodes):
+        if (product := _product(node)) is not None and padding.pays(product):
             padding.replace(product)
     _refresh_views(gm.graph, padding.cut)
     renew_code(gm)
@@ -152,16 +151,17 @@ class _Padding:
         """Let sums over other dimensions, as the gradient of a bias is one, read what is padded, as the products do."""
         for user in filter(_is_sum, [*node.users]):
             over: list[int] = [d % len(amounts) for d in user.args[1]]  # type: ignore
-            if any(amounts[d] for d in over):
+            if any(amounts[d] for d in over) or _is_seen(user):
                 continue
             with self._graph.inserting_before(user):
                 made = self._added(user, user.target, self._padded[node, amounts], *user.args[1:], **user.kwargs)
                 for dim, size in enumerate(user.meta["val"].shape):
                     if made.meta["val"].shape[dim] != size:
                         made = self._added(user, aten.slice.Tensor, made, dim, 0, size)
-            if made.meta["val"].stride() == user.meta["val"].stride():
-                user.replace_all_uses_with(made)
-                self._graph.erase_node(user)
+            if made.meta["val"].stride() != user.meta["val"].stride():
+                self.cut.append(made)
+            user.replace_all_uses_with(made)
+            self._graph.erase_node(user)
 
     def _erase(self, node: Node) -> None:
         """Take out what nothing reads any more."""

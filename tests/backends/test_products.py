@@ -1,8 +1,11 @@
 """Products of matrices that are ATen's: padded where their rows take odd numbers of bytes, and of float32 at once."""
 
+import random
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Interpreter
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
@@ -60,7 +63,8 @@ def head(x, w, b):
     logits = F.linear(x, w, b)
     chances = logits.view(2, -1, logits.shape[-1]).float().softmax(-1)
     gradient = (chances * chances).view(-1, w.shape[0]).to(w.dtype)
-    return chances, gradient @ w, gradient.t() @ x, gradient.sum(0)
+    of_bias = gradient.sum(0, keepdim=True).view(-1)  # as autograd has it
+    return chances, gradient @ w, gradient.t() @ x, of_bias.float()
 
 
 def test_a_vocabulary_of_an_odd_size(any_size):
@@ -92,6 +96,8 @@ def transposed_in_memory(x):
         (lambda x, w: (x.t() @ w,), ((24, 13), (24, 8)), [(16, 24, 8)]),
         (lambda x, w: (x.t() @ transposed_in_memory(w),), ((24, 13), (24, 8)), [(16, 24, 8)]),
         (lambda x, w: ((x @ w).t() @ x,), ((16, 8), (8, 13)), [(16, 8, 16), (16, 16, 8)]),
+        (lambda x, w, v: ((x @ w) @ v,), ((16, 8), (8, 13), (13, 8)), [(16, 8, 16), (16, 16, 8)]),
+        (lambda x, w: ((y := x @ w) @ y,), ((13, 8), (8, 13)), [(13, 8, 16), (13, 16, 16)]),
         (lambda c, x, w: (torch.addmm(c, x, w, beta=0.5, alpha=2),), ((8, 13), (8, 16), (16, 13)), [(8, 16, 16)]),
         (lambda c, x, w: (torch.addmm(c, x, w),), ((8, 1), (8, 16), (16, 13)), [(8, 16, 16)]),
         (lambda c, x, w: (torch.baddbmm(c, x, w),), ((2, 8, 13), (2, 8, 16), (2, 16, 13)), [(8, 16, 16)]),
@@ -178,6 +184,68 @@ def test_permutations_of_permutations(function, left):
         torch.testing.assert_close(got, want, rtol=0, atol=0)
         assert got.stride() == want.stride()
     assert sum(node.target in PERMUTATIONS for node in gm.graph.nodes) == left
+
+
+class Program:
+    """Random operators of matrices, of which many are products of odd sizes."""
+
+    def __init__(self, seed):
+        self._seed = seed
+        sizes = random.Random(seed).choices([5, 8, 13, 16, 21], k=3)
+        self.shapes = [tuple(random.Random(seed + i).choices(sizes, k=2)) for i in range(3)]
+
+    def __call__(self, *values):
+        choose = random.Random(self._seed)
+        values = list(values)
+        for _ in range(choose.randint(4, 12)):
+            values.append(self._next(choose, choose.choice(values), values))
+        return *choose.sample(values, 3), values[-1]
+
+    def _next(self, choose, a, values):
+        if a.dim() == 3:
+            return a.reshape(-1, a.shape[-1]).sigmoid()
+        matrices = [m for v in values if v.dim() == 2 for m in (v, v.t())]
+        others = [(x, y) for x in (a, a.t()) for y in matrices if x.shape[1] == y.shape[0]]
+        if others and choose.random() < 0.5:
+            x, y = choose.choice(others)
+            return x @ y / 16 if choose.random() < 0.7 else torch.addmm(aten.sum.dim_IntList(y, [0]), x, y)
+        dim = choose.randrange(2)
+        steps = [
+            lambda: a.t(),
+            lambda: a.softmax(-1),
+            lambda: aten.slice(a, dim, 0, choose.randint(2, a.shape[dim])),
+            lambda: aten.unsqueeze(a, dim),
+            lambda: aten.sum.dim_IntList(a, [dim], True) + a,
+            lambda: aten.sort(a, -1)[0],
+        ]
+        return choose.choice(steps)()
+
+
+class Noted(Interpreter):
+    """Runs a graph, and compares what its nodes note."""
+
+    def run_node(self, n):
+        value = super().run_node(n)
+        if isinstance(value, torch.Tensor):
+            assert (value.shape, value.stride()) == (n.meta["val"].shape, n.meta["val"].stride()), n
+        return value
+
+
+@pytest.mark.parametrize("first", range(0, 60, 15))
+def test_random_programs(first, any_size):
+    pads = 0
+    for seed in range(first, first + 15):
+        program = Program(seed)
+        gm = traced(program, *program.shapes)
+        merge_permutations(gm)
+        pad_products(gm)
+        gm.graph.lint()
+        pads += count(gm, aten.constant_pad_nd.default)
+        inputs = [torch.randn(s, dtype=torch.bfloat16) for s in program.shapes]
+        for got, want in zip(Noted(gm).run(*inputs), program(*inputs), strict=True):
+            assert got.stride() == want.stride()
+            torch.testing.assert_close(got, want, rtol=0.1, atol=0.1 * (1 + want.abs().max().item()))
+    assert pads > 15
 
 
 # A conversion of what a product gives is the product's own.

@@ -74,7 +74,7 @@ class Backend:
         declines: why it cannot take an operation, or None. Where it is given, compilers get graphs of what they take.
         load: makes a function of what a compiled graph's `data()` gave elsewhere: see `docs/write_a_backend.md`.
         unavailable: why this machine cannot run the backend, or None if it can.
-        horizontal: whether regions that read the same tensor, and neither the other's results, should be one.
+        horizontal: whether independent regions that read the same tensor should be one, with the views that they read.
     """
 
     fw_compiler: GraphCompiler

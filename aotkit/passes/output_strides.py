@@ -82,7 +82,7 @@ def _images(graph: Graph) -> set[Node]:
 
 
 def keep_strides(gm: GraphModule) -> None:
-    """Copy results that have come to have other strides than promised; once more after passes that pad products."""
+    """Copy results that have come to have other strides than promised, as passes that pad products leave them."""
     output = gm.graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     for i, strides in output.meta.get(PROMISED, {}).items():

@@ -172,7 +172,7 @@ class Sequential:
     def __init__(
         self, steps: Sequence[Step], blank: Sequence[None], constants: Sequence[Any], where: Sequence[int]
     ) -> None:
-        self._steps, self._gives = steps, [[step.gives.start, step.gives.stop] for step in steps]
+        self._steps = steps
         self._places = [(step.takes, step.frees, step.gives) for step in steps]
         self._runs = [step.run for step in steps]
         self._explained = [explained(step.product) for step in steps]
@@ -192,11 +192,11 @@ class Sequential:
         """What `stages.regions.load` takes; None where a part is no data."""
         parts: list[dict[str, Any]] = []
         files: dict[str, bytes] = {}
-        for n, (step, gives) in enumerate(zip(self._steps, self._gives, strict=True)):
+        for n, step in enumerate(self._steps):
             if (found := data_of(step.product)) is None:
                 return None
             part, contents = found
-            places = {"takes": step.takes, "frees": step.frees, "gives": gives}
+            places = {"takes": step.takes, "frees": step.frees, "gives": [step.gives.start, step.gives.stop]}
             parts.append({**part, **places, "files": {name: f"{n}.{name}" for name in contents}})
             files |= {f"{n}.{name}": content for name, content in contents.items()}
         return {"parts": parts, "constants": self._constants, "where": self._where, "values": len(self._blank)}, files

@@ -6,8 +6,8 @@ Equal nodes are one node.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -172,13 +172,25 @@ class Loops:
         number = self.node("constant", node.type, (), float(times) if node.type.is_floating_point else times)
         return self.node("operation", node.type, (node, number), "mul")
 
+    def rebuilt(self, node: Node, args: list[Node]) -> Node:
+        """The same of these operands."""
+        return node if args == list(node.args) else self.node(node.kind, node.type, args, node.data)
+
     def replaced(self, node: Node, by: Mapping[Node, Node], done: dict[Node, Node]) -> Node:
         """A node in which others are replaced."""
         if (found := by.get(node) or done.get(node)) is None:
-            args = [self.replaced(x, by, done) for x in node.args]
-            found = node if args == list(node.args) else self.node(node.kind, node.type, args, node.data)
-            done[node] = found
+            found = done[node] = self.rebuilt(node, [self.replaced(x, by, done) for x in node.args])
         return found
+
+
+def rewritten(
+    results: Sequence[Result], rule: Callable[[Node, list[Node]], Node]
+) -> tuple[list[Result], dict[Node, Node]]:
+    """The results, with what a rule makes of each node and its new operands; and what new nodes have been before."""
+    done: dict[Node, Node] = {}
+    for n in below(r.node for r in results):
+        done[n] = rule(n, [done[x] for x in n.args])
+    return [replace(r, node=done[r.node]) for r in results], {new: old for old, new in done.items() if new is not old}
 
 
 def _axes(kind: str, args: Sequence[Node], data: Any) -> frozenset[int]:

@@ -67,8 +67,7 @@ class Origins:
             return self._original(self._held[node.data[0]])
         if (original := self._originals.get(node, node)) is not node:
             return self._original(original)
-        args = list(map(self._original, node.args))
-        return node if args == list(node.args) else self._loops.node(node.kind, node.type, args, node.data)
+        return self._loops.rebuilt(node, list(map(self._original, node.args)))
 
 
 def _owned(operations: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]]:

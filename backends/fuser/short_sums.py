@@ -5,10 +5,9 @@ gradient has, needs no kernel before it.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from aotkit.backends.fuser import limits
-from aotkit.backends.fuser.loops import Loops, Node, Result
+from aotkit.backends.fuser.loops import Loops, Node, Result, rewritten
 from aotkit.backends.fuser.values import below
 
 TWO = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
@@ -19,14 +18,13 @@ def unrolled(loops: Loops, results: Sequence[Result]) -> tuple[list[Result], dic
     axes = _short(loops, results)
     if not axes:
         return list(results), {}
-    done: dict[Node, Node] = {}
-    for n in below(r.node for r in results):
-        args = [done[x] for x in n.args]
+
+    def rule(n: Node, args: list[Node]) -> Node:
         if n.kind == "reduction" and n.data[1] <= axes:
-            done[n] = _terms_together(loops, n, args[0])
-        else:
-            done[n] = n if args == list(n.args) else loops.node(n.kind, n.type, args, n.data)
-    return [replace(r, node=done[r.node]) for r in results], {new: old for old, new in done.items() if new is not old}
+            return _terms_together(loops, n, args[0])
+        return loops.rebuilt(n, args)
+
+    return rewritten(results, rule)
 
 
 def _short(loops: Loops, results: Sequence[Result]) -> frozenset[int]:

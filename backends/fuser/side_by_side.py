@@ -6,26 +6,24 @@ of the other half, and both are added.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 
 from aotkit.backends.fuser.dependence import direct
-from aotkit.backends.fuser.loops import Loops, Node, Result
-from aotkit.backends.fuser.values import below
+from aotkit.backends.fuser.loops import Loops, Node, Result, rewritten
 
 
 def read_once(loops: Loops, results: Sequence[Result]) -> tuple[list[Result], dict[Node, Node]]:
     """The results with fewer loads, and what their nodes have been before."""
-    done: dict[Node, Node] = {}
-    for n in below(r.node for r in results):
-        args = [done[x] for x in n.args]
+
+    def rule(n: Node, args: list[Node]) -> Node:
         if n.kind == "operation" and n.data == "where":
             args[1:] = _joined(loops, *args)
         elif n.kind == "operation" and n.data == "add":
             args = _chosen(loops, *args)
-        done[n] = n if args == list(n.args) else loops.node(n.kind, n.type, args, n.data)
-    return [replace(r, node=done[r.node]) for r in results], {new: old for old, new in done.items() if new is not old}
+        return loops.rebuilt(n, args)
+
+    return rewritten(results, rule)
 
 
 def _chosen(loops: Loops, a: Node, b: Node) -> list[Node]:

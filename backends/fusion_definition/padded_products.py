@@ -73,8 +73,8 @@ class _Product:
             (self.second, (self.between, self.columns)),
         ):
             sizes = node.meta["val"].shape
-            last = [0 if n == 1 else m for n, m in zip(sizes[-2:], more[-len(sizes) :], strict=True)]
-            yield node, (*[0] * (len(sizes) - 2), *last)
+            by_dim = (*[0] * len(sizes), *more)[-len(sizes) :] if sizes else ()
+            yield node, tuple(0 if n == 1 else m for n, m in zip(sizes, by_dim, strict=True))
 
 
 def _product(node: Node) -> _Product | None:

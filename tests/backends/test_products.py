@@ -100,6 +100,7 @@ def transposed_in_memory(x):
         (lambda x, w: ((y := x @ w) @ y,), ((13, 8), (8, 13)), [(13, 8, 16), (13, 16, 16)]),
         (lambda c, x, w: (torch.addmm(c, x, w, beta=0.5, alpha=2),), ((8, 13), (8, 16), (16, 13)), [(8, 16, 16)]),
         (lambda c, x, w: (torch.addmm(c, x, w),), ((8, 1), (8, 16), (16, 13)), [(8, 16, 16)]),
+        (lambda c, x, w: (torch.addmm(c, x, w),), ((), (8, 16), (16, 13)), [(8, 16, 16)]),
         (lambda c, x, w: (torch.baddbmm(c, x, w),), ((2, 8, 13), (2, 8, 16), (2, 16, 13)), [(8, 16, 16)]),
         (lambda x, w: (x.permute(1, 0, 2) @ w,), ((8, 3, 13), (3, 13, 16)), [(8, 16, 16)]),
         (lambda x, w: (x.t().t() @ w.transpose(-1, 0),), ((8, 13), (16, 13)), [(8, 16, 16)]),

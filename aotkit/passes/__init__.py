@@ -17,6 +17,7 @@ from aotkit.passes.graphs import (
     results_of,
 )
 from aotkit.passes.half_gelu import HALF_GELU_STEPS, with_half_gelu
+from aotkit.passes.chunks import Gathered, Result, chunks_of, in_chunks, is_in_chunks
 from aotkit.passes.new_storages import IS_NEW_STORAGE, SINCE_2_14, assigning, calls_of, return_new_storages
 from aotkit.passes.nodes import (
     IN_KERNELS,
@@ -56,12 +57,15 @@ __all__ = [
     "NORMALIZATIONS",
     "SINCE_2_14",
     "SYMBOLIC",
+    "Gathered",
     "Region",
     "Regions",
+    "Result",
     "Tables",
     "assigning",
     "calls_of",
     "changes_inputs",
+    "chunks_of",
     "copied",
     "copy_changing_inputs",
     "copy_graph",
@@ -80,6 +84,8 @@ __all__ = [
     "has_torch_operators",
     "hidden_copies",
     "holds_address",
+    "in_chunks",
+    "is_in_chunks",
     "is_in_kernels",
     "is_operation",
     "is_pointwise",

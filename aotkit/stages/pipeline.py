@@ -30,6 +30,7 @@ from aotkit.passes import (
 )
 from aotkit.runtime import CompiledGraphs, collecting, donated_inputs, outside_dynamo, sparing_retained
 from aotkit.stages.calls import Product, blaming, boxed_call, checked_once
+from aotkit.stages.chunks import compile_with_chunks, compute_in_chunks
 from aotkit.stages.own_operators import decompositions_of, recomputable
 from aotkit.stages.regions import Regions
 from aotkit.stages.verifier import PLUGINS, Doors, is_wanted
@@ -128,6 +129,9 @@ class Pipeline:
                 self._backend.joint_pass(gm, inputs)
                 renew_code(gm)  # which nobody runs where the graph is cut
             self._after("joint pass", **{role: gm})
+        compute_in_chunks(gm)
+        renew_code(gm)
+        self._after("compute_in_chunks", **{role: gm})
 
     def _after(self, stage: str, given: Sequence[Any] | None = None, /, **graphs: GraphModule) -> None:
         if self._doors is not None:
@@ -164,7 +168,7 @@ class Pipeline:
         self.donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
         blame = functools.partial(self._blame, "compiler", role, kept)
         with stage(f"compile {role}"), blame(), outside_fake_mode(), collecting():
-            run = boxed_call(product := compiler(gm, example_inputs))
+            run = boxed_call(product := compile_with_chunks(compiler, self._names["backend"], gm, example_inputs))
         self._after("compiler", example_inputs, **{role: kept})
         if role == "forward" and self._backward is not None:
             self._after("compiler", backward=self._backward)

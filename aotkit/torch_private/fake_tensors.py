@@ -88,6 +88,11 @@ def as_traced(tensors: Sequence[Tensor], example_inputs: Sequence[Any]) -> list[
     return [t if mode is None else mode.from_tensor(t, static_shapes=True) for t in tensors]
 
 
+def mode_of(values: Sequence[Any]) -> AbstractContextManager[Any]:
+    """The mode of fake tensors, to compute more of them."""
+    return detect_fake_mode(values) or fake_mode()  # type: ignore[no-any-return]
+
+
 def is_data_dependent(error: Exception) -> bool:
     """Whether tracing failed because Python code asked for the value of a tensor."""
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException

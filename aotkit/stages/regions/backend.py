@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.fx import GraphModule
 from aotkit.interfaces import Backend, Boxed, Decompositions, GraphCompiler
 from aotkit.stages.own_operators import decompositions_of
 from aotkit.stages.regions.division import Choice, Options, RegionCompiler
-from aotkit.stages.regions.kept import load
+from aotkit.stages.regions.kept import Load, load
 
 
 def options_of(min_region_size: int, horizontal: bool | None, skip_ops: Sequence[Any], strict: bool) -> Options:
@@ -76,7 +77,20 @@ def _load_of(
     """What makes functions of data again, if all backends do that for their parts, and are aotkit's own."""
     own = [(name, backend) for name, backend in backends if backend.fw_compiler.__module__.startswith("aotkit.")]
     loads = {name: backend.load for name, backend in own if backend.load is not None}
-    return functools.partial(load, loads) if len(loads) == len(backends) else None
+    return _Loads(loads) if len(loads) == len(backends) else None
+
+
+@dataclass(frozen=True)
+class _Loads:
+    loads: Mapping[str, Load]
+
+    def __call__(self, data: Mapping[str, Any], files: Mapping[str, Path]) -> Boxed:
+        return load(self.loads, data, files)
+
+
+def loads_of(load_all: Load) -> Mapping[str, Load] | None:
+    """What loads the parts of a divided graph, by backend; None for what loads whole graphs."""
+    return load_all.loads if isinstance(load_all, _Loads) else None
 
 
 def _run_all(passes: Sequence[Callable[[GraphModule, Any], None]], joint: GraphModule, joint_inputs: Any) -> None:

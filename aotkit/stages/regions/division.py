@@ -18,6 +18,7 @@ from aotkit.passes import (
     Regions,
     copy_graph,
     graph_data,
+    in_chunks,
     is_operation,
     operator_name,
     producer,
@@ -32,7 +33,8 @@ from aotkit.stages.regions.parts import Part, inputs_of, parts_in_order, run_par
 from aotkit.torch_private.aotautograd import part_of_graph
 
 _log = logging.getLogger("aotkit")
-ATEN_KERNELS: dict[Any, int] = {torch.ops.aten.constant_pad_nd.default: 2}  # it fills all, then copies; others: 1
+# Of ATen, for one operation; others have 1. Padding fills all, then copies; of what is in chunks there are many.
+ATEN_KERNELS: dict[Any, int] = {torch.ops.aten.constant_pad_nd.default: 2, in_chunks: 100}
 NO_TENSORS = "computes no tensors that are read one by one"
 
 

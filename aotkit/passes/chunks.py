@@ -1,0 +1,104 @@
+"""An operation on rows, some of them at a time: what graphs have in place of tensors that are too large as a whole."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+aten = torch.ops.aten
+Run = Callable[..., Sequence[Tensor]]
+
+
+class Result(NamedTuple):
+    """One result of `in_chunks`.
+
+    Attributes:
+        how: "rows": what the body gives for each chunk, one after the other; "sum": added up; "product": products of
+            two matrices, added up.
+        first: of what the body gives.
+        along: rows: the dimension.
+        second: product: of what the body gives; or, negative, `-1 - i` of its operands.
+        dtype: sum, product: in which it is added up.
+    """
+
+    how: Literal["rows", "sum", "product"]
+    first: int
+    along: int = 0
+    second: int = 0
+    dtype: torch.dtype | None = None
+
+
+def in_chunks(
+    body: Run, last: Run | None, size: int, along: Sequence[int | None], results: Sequence[Any], *operands: Any
+) -> tuple[Tensor, ...]:
+    """Call a function of some rows with all of them, `size` at a time.
+
+    Args:
+        body: of operands, some of their rows each; it gives tensors.
+        last: the same for the rows that are left over, if there are any.
+        along: the dimension of each operand in which its rows are; None: it is the same for all rows.
+        results: made of what the body gives, each a `Result`.
+    """
+    gathered = [Gathered(Result(*result)) for result in results]
+    for count, given in chunks_of(size, along, operands):
+        run = body if count == size else last
+        assert run is not None
+        found = run(*given)
+        for result in gathered:
+            result.add(found, given)
+        del found, given
+    return tuple(result.value() for result in gathered)
+
+
+def chunks_of(size: int, along: Sequence[int | None], operands: Sequence[Any]) -> Iterator[tuple[int, list[Any]]]:
+    """How many rows each chunk has, and the operands for it, which are views."""
+    rows = next(x.shape[dim] for x, dim in zip(operands, along, strict=True) if dim is not None)
+    for start in range(0, rows, size):
+        count = min(size, rows - start)
+        yield (
+            count,
+            [x if d is None else x.narrow(d, start, count) for x, d in zip(operands, along, strict=True)],
+        )
+
+
+class Gathered:
+    """One result, as far as there were chunks."""
+
+    def __init__(self, result: Result) -> None:
+        self._result = result
+        self._rows: list[Tensor] = []
+        self._sum: Tensor | None = None
+
+    def add(self, found: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+        """What the body gave for a chunk, and what it was given."""
+        how, first, _, second, dtype = self._result
+        if how == "rows":
+            self._rows.append(found[first])
+        elif how == "sum":
+            self._sum = found[first].to(dtype, copy=True) if self._sum is None else self._sum.add_(found[first])
+        else:
+            self._multiply(found[first], found[second] if second >= 0 else given[-1 - second], dtype)
+
+    def _multiply(self, a: Tensor, b: Tensor, dtype: torch.dtype | None) -> None:
+        if dtype == a.dtype:
+            self._sum = torch.mm(a, b) if self._sum is None else self._sum.addmm_(a, b)
+        elif not a.is_cuda:  # there are no products in another type
+            self._sum = torch.mm(a, b).to(dtype) if self._sum is None else self._sum.add_(torch.mm(a, b))
+        elif self._sum is None:
+            self._sum = aten.mm.dtype(a, b, dtype)
+        else:
+            aten.addmm.dtype_out(self._sum, a, b, dtype, out=self._sum)
+
+    def value(self) -> Tensor:
+        """When there was the last chunk."""
+        if self._result.how == "rows":
+            return torch.cat(self._rows, self._result.along)
+        assert self._sum is not None
+        return self._sum
+
+
+def is_in_chunks(node: Node) -> bool:
+    """Whether a node is such an operation."""
+    return node.target is in_chunks

@@ -1,0 +1,77 @@
+"""Where to compute rows a chunk at a time, and how many."""
+
+import logging
+from collections.abc import Sequence
+from math import ceil
+from typing import Any
+
+from torch.fx import GraphModule, Node
+
+from aotkit.stages.chunks.finding import Part, bytes_of, descendants, part_of, widest_products
+from aotkit.stages.chunks.late import factor, late_values
+from aotkit.stages.chunks.rewriting import put_in_chunks
+from aotkit.stages.chunks.rows import PRODUCTS, sizes_of
+from aotkit.torch_private.partitioners import must_recompute
+
+_log = logging.getLogger("aotkit")
+LEAST = 128 << 20  # bytes by which the peak is lower, where it is worth it
+FEWEST_ROWS = 1024  # of a chunk: with these, a sum of products takes about as long to compute as to read and write
+CHUNKS = 8  # of what is large: about as many are no more memory than the rest
+
+
+def compute_in_chunks(gm: GraphModule, inputs: Any = None) -> None:
+    """A joint pass, which changes a graph where that lowers the peak of memory."""
+    products = widest_products(gm.graph)
+    while products:
+        rows, most = sizes_of(products[0])[0], bytes_of(products[0])
+        if most < LEAST // 2:
+            return
+        alike = [p for p in products if sizes_of(p)[0] == rows and 2 * bytes_of(p) >= most]
+        if not _replace(gm, alike) and len(alike) > 1:
+            _replace(gm, alike[:1])
+        products = [p for p in products if p not in alike]
+
+
+def _replace(gm: GraphModule, products: Sequence[Node]) -> bool:
+    """Compute what is computed of these products in chunks, if that is possible, and lowers the peak."""
+    part = part_of(gm.graph, products)
+    if isinstance(part, str):
+        _log.info("The rows of %s are not computed in chunks: %s.", products[0], part)
+        return False
+    size = _rows_of_chunk(part)
+    if size == 0 or not part.results:
+        return False
+    if any(must_recompute(node) for node in part.steps):
+        return False
+    late = late_values(part, [n for n in gm.graph.find_nodes(op="placeholder") if n.name.startswith("tangents")])
+    number = factor(part, late)
+    if isinstance(number, str):
+        _log.info("The rows of %s are not computed in chunks: %s.", products[0], number)
+        return False
+    put_in_chunks(gm, part, late, number, size)
+    return True
+
+
+def _rows_of_chunk(part: Part) -> int:
+    """How many rows to compute at a time; 0 if that does not lower the peak."""
+    whole = sum(map(bytes_of, _in_memory(part)))
+    more = sum(_more_bytes(node) for node in part.results)
+    chunks = min(CHUNKS, part.rows // FEWEST_ROWS)
+    if chunks < 2 or whole - whole // chunks - more < max(LEAST, whole // 4):
+        return 0
+    return ceil(part.rows / chunks)
+
+
+def _in_memory(part: Part) -> set[Node]:
+    """What is large and is not computed in kernels: products, and what products read."""
+    found: set[Node] = set()
+    for node, step in part.steps.items():
+        if node.target in PRODUCTS:
+            found.update(x for x, rows in step.operands.items() if rows is not None and x in part.steps)
+            found.update([node] if step.rows is not None else [])
+    return found
+
+
+def _more_bytes(node: Node) -> int:
+    """What a sum of products in 16 bits takes, as it is added up in 32."""
+    return 2 * bytes_of(node) if node.target in PRODUCTS and node.meta["val"].dtype.itemsize == 2 else 0

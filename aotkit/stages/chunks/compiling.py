@@ -1,0 +1,153 @@
+"""What runs what is computed in chunks: the graph of a chunk goes to the same compiler as the rest."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from aotkit.interfaces import Backend, Boxed, GraphCompiler
+from aotkit.passes import Gathered, Result, chunks_of, copy_graph, graph_of, is_in_chunks, placeholders
+from aotkit.stages.calls import Product, boxed_call
+from aotkit.stages.graph_launches import Around, Kernel, data_of, explained, source_of
+from aotkit.stages.regions import Choice, Load, Options, RegionCompiler, load, loads_of
+
+CHUNKS = "chunks"  # what parts of a graph, and of its data, are called that are computed in chunks
+Files = Mapping[str, Path]
+
+
+def compile_with_chunks(
+    compiler: GraphCompiler, name: str, gm: GraphModule, example_inputs: Sequence[Tensor]
+) -> Callable[..., Any]:
+    """Have a graph compiled, in parts if some of it is computed in chunks.
+
+    Args:
+        name: of the backend.
+    """
+    if not any(map(is_in_chunks, gm.graph.nodes)):
+        return compiler(gm, example_inputs)
+    is_divided = isinstance(compiler, RegionCompiler)
+    rest = compiler.choices if is_divided else (Choice(name, compiler, None),)
+    options = compiler.options if is_divided else Options()
+    chunks = Choice(CHUNKS, functools.partial(_compiled, compiler), _declined)
+    return RegionCompiler((chunks, *rest), options)(gm, example_inputs)
+
+
+def load_with_chunks(backend: Backend, name: str, data: Mapping[str, Any], files: Files) -> Boxed:
+    """What a compiled graph's `data()` tells of, if some of it is computed in chunks."""
+    assert backend.load is not None
+    if not any(part["by"] == CHUNKS for part in data.get("parts", [data] if "by" in data else [])):
+        return backend.load(data, files)
+    rest: Mapping[str, Load] = loads_of(backend.load) or {name: backend.load}
+    return load({CHUNKS: functools.partial(_loaded, backend.load), **rest}, data, files)
+
+
+def _declined(op: Node) -> str | None:
+    return None if is_in_chunks(op) else "it is computed of all rows at once"
+
+
+def _compiled(compiler: GraphCompiler, gm: GraphModule, example_inputs: Sequence[Tensor]) -> "InChunks":
+    (node,) = filter(is_in_chunks, gm.graph.nodes)
+    products = []
+    for body in _bodies(gm, node):
+        graph = copy_graph(body)
+        products.append(Product(compiler(body, [x.meta["val"] for x in placeholders(body)]), graph))
+    return InChunks(gm, node, products)
+
+
+def _loaded(load_body: Load, data: Mapping[str, Any], files: Files) -> Boxed:
+    gm = graph_of(data["graph"])
+    (node,) = filter(is_in_chunks, gm.graph.nodes)
+    products = []
+    for body, (kept, names) in zip(_bodies(gm, node), data["bodies"], strict=True):
+        run = load_body(kept, {name: files[file] for name, file in names.items()})
+        products.append(Product(run, body))
+    return InChunks(gm, node, products)
+
+
+def _bodies(gm: GraphModule, node: Node) -> Iterator[GraphModule]:
+    for held in node.args[:2]:
+        if isinstance(held, Node):
+            yield getattr(gm, str(held.target))
+
+
+class InChunks:
+    """A graph of one operation that is computed in chunks, whose bodies are compiled.
+
+    Args:
+        products: of the body, and of that for the rows that are left over.
+    """
+
+    _boxed_call = True
+
+    def __init__(self, gm: GraphModule, node: Node, products: Sequence[Product]) -> None:
+        _, _, self._size, self._along, results, *operands = node.args
+        self._results = [Result(*result) for result in results]  # type: ignore
+        self._node, self._products = node, products
+        self._runs = [boxed_call(product.run) for product in products]
+        inputs = placeholders(gm)
+        self._operands = [inputs.index(x) for x in operands]  # type: ignore
+        self._given = [item.args[1] if item.op == "call_function" else item for item in gm.graph.output_node().args[0]]  # type: ignore
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        return self._run(inputs, lambda body, _, args: self._runs[body](args))
+
+    def _run(self, inputs: list[Any], run: Callable[[int, int, list[Any]], Sequence[Any]]) -> list[Any]:
+        operands = [inputs[i] for i in self._operands]
+        inputs.clear()
+        gathered = [Gathered(result) for result in self._results]
+        for number, (count, given) in enumerate(chunks_of(self._size, self._along, operands)):  # type: ignore
+            found = run(int(count != self._size), number, [*given])
+            for result in gathered:
+                result.add(found, given)
+            del found, given
+        values = [result.value() for result in gathered]
+        return [values[i] for i in self._given]
+
+    @property
+    def source(self) -> str | None:
+        """That of the bodies."""
+        sources = [source_of(product) for product in self._products]
+        return None if None in sources else str(sources)
+
+    def data(self) -> tuple[dict[str, Any], dict[str, bytes]] | None:
+        """What `load_with_chunks` takes; None where a body is no data."""
+        bodies: list[Any] = []
+        files: dict[str, bytes] = {}
+        for n, product in enumerate(self._products):
+            if (found := data_of(product)) is None:
+                return None
+            data, contents = found
+            bodies.append([data, {name: f"{n}.{name}" for name in contents}])
+            files |= {f"{n}.{name}": content for name, content in contents.items()}
+        return {"bodies": bodies}, files
+
+    def kernels(self, inputs: Sequence[Any]) -> list[Kernel]:
+        """Those of each chunk; and one for what is added up of it."""
+        found: list[Kernel] = []
+        self._observe([*inputs], lambda body, args: found.extend(self._of_body(body, args)))
+        return found
+
+    def observed(self, inputs: list[Any], around: Around) -> Sequence[Any]:
+        first = 0
+
+        def run(body: int, _: int, args: list[Any]) -> Sequence[Any]:
+            nonlocal first
+            start, told = first, explained(self._products[body])
+            first += len(told.kernels([*args]))
+            return told.observed(args, lambda i: around(start + i))
+
+        return self._run(inputs, run)
+
+    def _of_body(self, body: int, args: list[Any]) -> list[Kernel]:
+        kernels = explained(self._products[body]).kernels(args)
+        return [Kernel(k.name, (self._node.name,), k.language, k.code, k.launches, k.why) for k in kernels]
+
+    def _observe(self, inputs: list[Any], look: Callable[[int, list[Any]], object]) -> None:
+        def run(body: int, _: int, args: list[Any]) -> Sequence[Any]:
+            look(body, [*args])
+            return self._runs[body](args)
+
+        self._run(inputs, run)

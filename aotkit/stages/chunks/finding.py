@@ -1,0 +1,134 @@
+"""What of a graph is computed of some rows at a time, instead of a tensor that is too large.
+
+A product such as that of a head of a language model makes rows as long as the vocabulary of short ones. What reads it
+shortens them again: a loss, and the gradients of what it was computed of. All of that is one part of the graph.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from torch.fx import Graph, Node
+
+from aotkit.passes import is_random
+from aotkit.stages.chunks.rows import PRODUCTS, Known, Rows, Step, is_fixed, sizes_of, step_of
+
+LARGER = 2  # times what it is computed of: a product that is worth it
+WIDE = 0.5  # of the elements of the largest product: what is as large
+
+
+@dataclass
+class Part:
+    """Nodes that are computed of some rows at a time.
+
+    Attributes:
+        rows: how many there are.
+        steps: what each node is in a chunk, in the order of the graph.
+        results: those that others read.
+        known: the rows of each node that has some.
+    """
+
+    rows: int
+    steps: dict[Node, Step]
+    results: list[Node] = field(default_factory=list)
+    known: Known = field(default_factory=dict)
+
+    def operands(self) -> dict[Node, Rows | None]:
+        """What is read of others, and its rows."""
+        found: dict[Node, Rows | None] = {}
+        for step in self.steps.values():
+            found |= {x: rows for x, rows in step.operands.items() if x not in self.steps}
+        return found
+
+
+def bytes_of(node: Node) -> int:
+    """Of a node's tensor."""
+    value = node.meta["val"]
+    return prod(sizes_of(node)) * int(value.dtype.itemsize)
+
+
+def widest_products(graph: Graph) -> list[Node]:
+    """Products that are larger than what they are computed of, the largest first, with those of as many rows."""
+    found = []
+    for node in graph.nodes:
+        if node.target in PRODUCTS and is_fixed(node):
+            matrices: Any = node.args[PRODUCTS[node.target] :][:2]
+            if all(prod(sizes_of(node)) >= LARGER * prod(sizes_of(m)) for m in matrices[:1]):
+                found.append(node)
+    found.sort(key=lambda n: -prod(sizes_of(n)))
+    return found
+
+
+def descendants(nodes: Iterable[Node]) -> set[Node]:
+    """Nodes, and all that is computed of them."""
+    found: set[Node] = set()
+    stack = [*nodes]
+    while stack:
+        if (node := stack.pop()) not in found and node.op != "output":
+            found.add(node)
+            stack += node.users
+    return found
+
+
+def part_of(graph: Graph, products: Sequence[Node]) -> Part | str:
+    """What is computed of some products, as far as it has as many elements; or why that is not done in chunks."""
+    rows, most = sizes_of(products[0])[0], prod(sizes_of(products[0]))
+    after = descendants(products)
+    is_wide = {n: is_fixed(n) and prod(sizes_of(n)) >= WIDE * most for n in graph.nodes if n.op == "call_function"}
+    steps: dict[Node, Step] = {}
+    known: dict[Node, Rows] = {}
+
+    def take(node: Node, step: Step) -> None:
+        steps[node] = step
+        if step.rows is not None:
+            known[node] = step.rows
+        for x, of_x in step.operands.items():
+            if of_x is not None and x not in known and any(is_wide.get(i, False) for i in (x, *x.all_input_nodes)):
+                take_other(x, of_x)
+
+    def take_other(node: Node, wanted: Rows) -> None:
+        """What is as large, and not computed of the products: zeros, a mask, the logits of a teacher."""
+        step = None if is_random(node) else step_of(node, known, rows, wanted)
+        if step is not None:
+            take(node, step)
+
+    for node in graph.nodes:
+        if node in products and node not in steps:
+            step = step_of(node, known, rows, Rows(0))
+        elif node in after and node not in steps and not is_random(node):
+            step = step_of(node, known, rows)
+        else:
+            continue
+        if step is not None:
+            take(node, step)
+    inside = _inside(graph, steps, [n for n in steps if is_wide[n] and steps[n].rows is not None], after)
+    for node in inside:
+        if node not in steps:
+            return f"{node} reads what is as large, and is not computed row by row"
+    part = Part(rows, {n: steps[n] for n in graph.nodes if n in inside}, known=known)
+    return _complete(part, is_wide, after)
+
+
+def _inside(graph: Graph, steps: Mapping[Node, Step], wide: Sequence[Node], after: set[Node]) -> set[Node]:
+    """What is as large, what reads it, and what either is computed of on the way."""
+    found = {user for n in wide if n in after for user in n.users if user.op != "output"}.union(wide)
+    for node in reversed(graph.nodes):
+        if node in found and node in steps:
+            found.update(x for x in steps[node].operands if x in steps)
+    return found
+
+
+def _complete(part: Part, is_wide: Mapping[Node, bool], after: set[Node]) -> Part | str:
+    for node, step in part.steps.items():
+        others = [user for user in node.users if user not in part.steps]
+        if not others:
+            continue
+        if is_wide[node] and step.how == "rows":
+            if node in after:
+                return f"all of {node} is read at once"
+            continue  # it is computed once more
+        part.results.append(node)
+    if any(steps.rows is None and any(u in part.steps for u in node.users) for node, steps in part.steps.items()):
+        return "rows depend on what is computed of all of them"
+    return part

@@ -1,0 +1,172 @@
+"""Part of a graph in place of which there is one operation, which computes it of some rows at a time."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+
+from aotkit.passes import Result, in_chunks
+from aotkit.stages.chunks.finding import Part, descendants
+from aotkit.stages.chunks.late import read_with, with_ones
+from aotkit.stages.chunks.rows import Rows, sizes_of
+from aotkit.torch_private.fake_tensors import mode_of
+from aotkit.torch_private.fx import graph_module
+
+aten, prims = torch.ops.aten, torch.ops.prims
+
+
+def put_in_chunks(gm: GraphModule, part: Part, late: set[Node], number: Node | None, size: int) -> None:
+    """Compute a part of a graph `size` rows at a time, in place.
+
+    Args:
+        late: values that are known when the part has been computed; its operands among them are multiples of `number`.
+    """
+    first_reader = min(user for node in part.results for user in node.users if user not in part.steps)
+    operands = part.operands()
+    _move_before(first_reader, [x for x in operands if x not in late] + ([] if number is None else read_with(number, operands)))
+    with gm.graph.inserting_before(first_reader), mode_of([first_reader.meta.get("val"), *_values(part)]):
+        ones: dict[Node, Node] = {}
+        given = {x: with_ones(x, number, ones) if x in late and number else x for x in operands}
+        flat = {x: _flattened(given[x], rows, part.rows) for x, rows in operands.items()}
+        bodies = _Bodies(part, flat, late)
+        held = [_held(gm, bodies.of(rows)) for rows in (size, part.rows % size) if rows]
+        along = tuple(None if rows is None else rows.first for rows in operands.values())
+        node = gm.graph.call_function(
+            in_chunks, (held[0], held[1] if len(held) > 1 else None, size, along, bodies.results, *flat.values())
+        )
+        node.meta = _notes(next(iter(part.steps)))
+        node.meta["val"] = tuple(bodies.values)
+        items = [gm.graph.call_function(operator.getitem, (node, i)) for i in range(len(part.results))]
+    depends = descendants([x for x in operands if x in late])
+    for item, value, result in zip(items, bodies.values, part.results, strict=True):
+        item.meta = {**_notes(result), "val": value}
+        place = result if result in depends and result > first_reader else first_reader
+        with gm.graph.inserting_before(place), mode_of([value]):
+            found = _as_was(item, result, number if result in depends else None)
+        result.replace_all_uses_with(found, lambda user: user not in part.steps)
+    for done in reversed(part.steps):
+        if not done.users:
+            gm.graph.erase_node(done)
+
+
+def _values(part: Part) -> list[Any]:
+    return [node.meta["val"] for node in part.steps]
+
+
+def _notes(node: Node) -> dict[str, Any]:
+    return {key: value for key, value in node.meta.items() if key != "tensor_meta"}
+
+
+def _move_before(place: Node, nodes: Sequence[Node]) -> None:
+    """Compute nodes, and what they are computed of, before another one, which they do not depend on."""
+    stack, found = list(nodes), set[Node]()
+    while stack:
+        node = stack.pop()
+        if node > place and node not in found:
+            found.add(node)
+            stack += node.all_input_nodes
+    for node in sorted(found):
+        place.prepend(node)
+
+
+def _flattened(x: Node, rows: Rows | None, count: int) -> Node:
+    """An operand whose rows are one dimension."""
+    if rows is None or rows.count == 1:
+        return x
+    made = x.graph.call_function(aten.view.default, (x, rows.of_chunk(sizes_of(x), count)))
+    made.meta = {**_notes(x), "val": made.target(x.meta["val"], made.args[1])}  # type: ignore
+    return made
+
+
+def _as_was(item: Node, result: Node, number: Node | None) -> Node:
+    """What others read in place of a result: of the same sizes and type, and a multiple of the number."""
+    was = result.meta["val"]
+
+    def add(target: Any, *args: Any) -> Node:
+        made = item.graph.call_function(target, args)
+        values = map_arg(args, lambda n: n.meta["val"])
+        made.meta = {**_notes(result), "val": target(*values)}
+        return made
+
+    if sizes_of(item) != sizes_of(result):
+        item = add(aten.view.default, item, sizes_of(result))
+    if number is not None:
+        item = add(aten.mul.Tensor, item, number)
+    if item.meta["val"].dtype != was.dtype:
+        item = add(prims.convert_element_type.default, item, was.dtype)
+    return item
+
+
+def _held(gm: GraphModule, body: GraphModule) -> Node:
+    """A node for a graph that another one calls."""
+    name = next(name for i in range(len(gm.graph.nodes)) if not hasattr(gm, name := f"rows_{i}"))
+    setattr(gm, name, body)
+    return gm.graph.get_attr(name)
+
+
+class _Bodies:
+    """Graphs of a part for some rows.
+
+    Attributes:
+        results: what is made of what they give.
+        values: fake tensors of that.
+    """
+
+    def __init__(self, part: Part, operands: dict[Node, Node], late: set[Node]) -> None:
+        self._part, self._operands = part, operands
+        self._rows = part.operands()
+        self.outputs: list[Node] = []
+        self.results: tuple[tuple[Any, ...], ...] = ()
+        self.values: list[Any] = []
+        for node in part.results:
+            result, value = self._result(node)
+            self.results += (tuple(result),)
+            self.values.append(value)
+
+    def _result(self, node: Node) -> tuple[Result, Any]:
+        step, value = self._part.steps[node], node.meta["val"]
+        wide = torch.float32 if value.dtype.itemsize == 2 and value.is_floating_point() else value.dtype
+        if step.how == "product":
+            _, (a, b), _ = step.call(0)
+            second = self._place(b) if b in self._part.steps else -1 - [*self._operands].index(b)
+            return Result("product", self._place(a), 0, second, wide), value.new_empty(value.shape, dtype=wide)
+        if step.rows is None:
+            with_dims = [n for n in self._sizes(node)]
+            return Result("sum", self._place(node), 0, 0, wide), value.new_empty(with_dims, dtype=wide)
+        sizes = step.rows.of_chunk(sizes_of(node), self._part.rows)
+        return Result("rows", self._place(node), step.rows.first), value.new_empty(sizes)
+
+    def _place(self, node: Node) -> int:
+        if node not in self.outputs:
+            self.outputs.append(node)
+        return self.outputs.index(node)
+
+    def _sizes(self, node: Node) -> list[int]:
+        """Of a sum, as a chunk has it: dimensions that are rows are one."""
+        (x, rows), *_ = self._part.steps[node].operands.items()
+        assert rows is not None
+        sizes = sizes_of(node)
+        return rows.of_chunk(sizes, 1) if len(sizes) == len(sizes_of(x)) else sizes
+
+    def of(self, count: int) -> GraphModule:
+        """The graph for so many rows."""
+        graph, copies = Graph(), dict[Node, Node]()
+        for x, rows in self._rows.items():
+            made = graph.placeholder(x.name)
+            value = self._operands[x].meta["val"]
+            made.meta = {**_notes(x), "val": value if rows is None else value.narrow(rows.first, 0, count)}
+            copies[x] = made
+        for node, step in self._part.steps.items():
+            if step.how == "product":
+                continue
+            target, args, kwargs = step.call(count)
+            args, kwargs = map_arg((args, kwargs), copies.__getitem__)
+            made = graph.create_node("call_function", target, args, kwargs, name=node.name)
+            values, options = map_arg((args, kwargs), lambda n: n.meta["val"])
+            made.meta = {**_notes(node), "val": target(*values, **options)}
+            copies[node] = made
+        graph.output(tuple(copies[n] for n in self.outputs))
+        return graph_module({}, graph)

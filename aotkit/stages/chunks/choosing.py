@@ -15,8 +15,9 @@ from aotkit.torch_private.partitioners import must_recompute
 
 _log = logging.getLogger("aotkit")
 LEAST = 128 << 20  # bytes by which the peak is lower, where it is worth it
-FEWEST_ROWS = 1024  # of a chunk: with these, a sum of products takes about as long to compute as to read and write
-CHUNKS = 8  # of what is large: about as many are no more memory than the rest
+# What is added up of products is read and written once more for each chunk, and rounded in 16 bits.
+FEWEST_ROWS, ROWS = 1024, 2048  # of a chunk
+MOST_CHUNKS = 8
 
 
 def compute_in_chunks(gm: GraphModule, inputs: Any = None) -> None:
@@ -55,11 +56,9 @@ def _replace(gm: GraphModule, products: Sequence[Node]) -> bool:
 def _rows_of_chunk(part: Part) -> int:
     """How many rows to compute at a time; 0 if that does not lower the peak."""
     whole = sum(map(bytes_of, _in_memory(part)))
-    more = sum(_more_bytes(node) for node in part.results)
-    chunks = min(CHUNKS, part.rows // FEWEST_ROWS)
-    if chunks < 2 or whole - whole // chunks - more < max(LEAST, whole // 4):
-        return 0
-    return ceil(part.rows / chunks)
+    chunks = min(max(part.rows // ROWS, 2), MOST_CHUNKS)
+    size = ceil(part.rows / chunks)
+    return 0 if size < FEWEST_ROWS or whole - whole // chunks < LEAST else size
 
 
 def _in_memory(part: Part) -> set[Node]:
@@ -70,8 +69,3 @@ def _in_memory(part: Part) -> set[Node]:
             found.update(x for x, rows in step.operands.items() if rows is not None and x in part.steps)
             found.update([node] if step.rows is not None else [])
     return found
-
-
-def _more_bytes(node: Node) -> int:
-    """What a sum of products in 16 bits takes, as it is added up in 32."""
-    return 2 * bytes_of(node) if node.target in PRODUCTS and node.meta["val"].dtype.itemsize == 2 else 0

@@ -128,14 +128,13 @@ class _Bodies:
 
     def _result(self, node: Node) -> tuple[Result, Any]:
         step, value = self._part.steps[node], node.meta["val"]
-        wide = torch.float32 if value.dtype.itemsize == 2 and value.is_floating_point() else value.dtype
         if step.how == "product":
             _, (a, b), _ = step.call(0)
             second = self._place(b) if b in self._part.steps else -1 - [*self._operands].index(b)
-            return Result("product", self._place(a), 0, second, wide), value.new_empty(value.shape, dtype=wide)
+            return Result("product", self._place(a), 0, second, value.dtype), value.new_empty(value.shape)
         if step.rows is None:
-            with_dims = [n for n in self._sizes(node)]
-            return Result("sum", self._place(node), 0, 0, wide), value.new_empty(with_dims, dtype=wide)
+            wide = torch.float32 if value.dtype.itemsize == 2 and value.is_floating_point() else value.dtype
+            return Result("sum", self._place(node), 0, 0, wide), value.new_empty(self._sizes(node), dtype=wide)
         sizes = step.rows.of_chunk(sizes_of(node), self._part.rows)
         return Result("rows", self._place(node), step.rows.first), value.new_empty(sizes)
 

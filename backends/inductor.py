@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 
 from aotkit.interfaces import Backend, Boxed, always_available
 from aotkit.passes import copy_repeated_gradients
+from aotkit.stages import regions
 
 # Elements of the largest tensor. Measured on an H200, GELU into layer normalisation, forward and backward: combined
 # kernels save 12 us of 115 at 2**20 elements; at 2**22 they cost 20, and at 2**23 330.
@@ -53,6 +54,7 @@ def make_backend(
         writes_inputs=True,
         load=_load,
         unavailable=unavailable,
+        chunks=_of_chunks,
     )
 
 
@@ -60,6 +62,13 @@ def _fold_and_fuse(gm: GraphModule, inputs: Any) -> None:
     from aotkit.backends.inductor_graphs.compiling import fold_and_fuse
 
     fold_and_fuse(gm, inputs)
+
+
+def _of_chunks() -> Backend:
+    """The fuser: of a loss and its gradients in one graph, Inductor writes in float32 what it reads twice."""
+    from aotkit.backends import fuser
+
+    return regions.shared([("fuser", fuser.backend)], regions.Options())
 
 
 def _decompositions() -> Mapping[Any, Callable[..., Any]]:

@@ -21,7 +21,7 @@ from aotkit.interfaces import Backend, Boxed
 from aotkit.keep import is_kept, keep, kept, kept_file, machine, name_of
 from aotkit.passes import Tables, graph_data, graph_of
 from aotkit.runtime import Gradients, Layout, Plain, WayIn, plain_way, sparing_retained, warn_user
-from aotkit.stages import Pipeline, Product, account
+from aotkit.stages import Pipeline, Product, account, load_with_chunks
 from aotkit.timeline import stage
 from aotkit.torch_private.switches import changed_settings, environment
 from aotkit.torch_private.tensors import dtype_named
@@ -198,7 +198,7 @@ def graphs_from(
     """
     assert backend.load is not None
     runs = {
-        role: backend.load(product["data"], {key: files[file] for key, file in product["files"].items()})
+        role: load_with_chunks(backend, product["data"], {key: files[file] for key, file in product["files"].items()})
         for role, product in record["products"].items()
     }
     run, backward = runs["forward"], runs.get("backward")

@@ -98,6 +98,7 @@ class Recorder:
 
             return run
 
+        compile_graph.runs_chunks = True  # type: ignore[attr-defined]
         return compile_graph
 
 

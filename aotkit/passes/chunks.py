@@ -31,18 +31,19 @@ class Result(NamedTuple):
 
 
 def in_chunks(
-    body: Run, last: Run | None, size: int, along: Sequence[int | None], results: Sequence[Any], *operands: Any
+    body: Run, last: Run | None, groups: int, size: int, along: Sequence[int | None], results: Sequence[Any], *operands: Any
 ) -> tuple[Tensor, ...]:
-    """Call a function of some rows with all of them, `size` at a time.
+    """Call a function of some rows with all of them, `size` groups at a time.
 
     Args:
         body: of operands, some of their rows each; it gives tensors.
-        last: the same for the rows that are left over, if there are any.
+        last: the same for the groups that are left over, if there are any.
+        groups: how many there are; each has as many rows.
         along: the dimension of each operand in which its rows are; None: it is the same for all rows.
         results: made of what the body gives, each a `Result`.
     """
     gathered = [Gathered(Result(*result)) for result in results]
-    for count, given in chunks_of(size, along, operands):
+    for count, given in chunks_of(groups, size, along, operands):
         run = body if count == size else last
         assert run is not None
         found = run(*given)
@@ -52,15 +53,15 @@ def in_chunks(
     return tuple(result.value() for result in gathered)
 
 
-def chunks_of(size: int, along: Sequence[int | None], operands: Sequence[Any]) -> Iterator[tuple[int, list[Any]]]:
-    """How many rows each chunk has, and the operands for it, which are views."""
-    rows = next(x.shape[dim] for x, dim in zip(operands, along, strict=True) if dim is not None)
-    for start in range(0, rows, size):
-        count = min(size, rows - start)
-        yield (
-            count,
-            [x if d is None else x.narrow(d, start, count) for x, d in zip(operands, along, strict=True)],
-        )
+def chunks_of(
+    groups: int, size: int, along: Sequence[int | None], operands: Sequence[Any]
+) -> Iterator[tuple[int, list[Any]]]:
+    """How many groups each chunk has, and the operands for it, which are views."""
+    rows = [0 if d is None else x.shape[d] // groups for x, d in zip(operands, along, strict=True)]
+    for start in range(0, groups, size):
+        count = min(size, groups - start)
+        cut = zip(operands, along, rows, strict=True)
+        yield count, [x if d is None else x.narrow(d, start * n, count * n) for x, d, n in cut]
 
 
 class Gathered:

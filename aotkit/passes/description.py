@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from aotkit.passes.chunks import in_chunks
 from aotkit.passes.constants import constant_data, constant_of
 from aotkit.torch_private.dispatch import tree_leaves
 
@@ -68,6 +69,8 @@ def _called(node: Node) -> str | None:
     if (namespace := getattr(target, "namespace", None)) is not None:
         is_known = namespace in KNOWN_OPERATORS or (namespace == "higher_order" and str(target) in ON_GRAPHS)
         return f"{namespace} {target}" if is_known else None
+    if target is in_chunks:
+        return "aotkit.in_chunks"
     module = getattr(target, "__module__", None) or ""
     code = getattr(target, "__code__", None)
     # A wrapper of somebody else's has the name of what it wraps, but not its file.

@@ -7,6 +7,7 @@
 from aotkit.stages import regions
 from aotkit.stages.account import account
 from aotkit.stages.calls import Product, boxed_call
+from aotkit.stages.chunks import compile_with_chunks, load_with_chunks
 from aotkit.stages.cuda_graphs import with_cuda_graphs
 from aotkit.stages.graph_launches import Around, BlackBox, Explained, Kernel, Operators, computes, explained
 from aotkit.stages.pipeline import Pipeline
@@ -24,8 +25,10 @@ __all__ = [
     "Regions",
     "account",
     "boxed_call",
+    "compile_with_chunks",
     "computes",
     "explained",
+    "load_with_chunks",
     "regions",
     "subgraph",
     "with_cuda_graphs",

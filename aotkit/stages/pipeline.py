@@ -168,7 +168,7 @@ class Pipeline:
         self.donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
         blame = functools.partial(self._blame, "compiler", role, kept)
         with stage(f"compile {role}"), blame(), outside_fake_mode(), collecting():
-            run = boxed_call(product := compile_with_chunks(compiler, self._names["backend"], gm, example_inputs))
+            run = boxed_call(product := compile_with_chunks(self._backend, self._names["backend"], compiler, gm, example_inputs))
         self._after("compiler", example_inputs, **{role: kept})
         if role == "forward" and self._backward is not None:
             self._after("compiler", backward=self._backward)

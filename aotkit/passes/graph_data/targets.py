@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from aotkit.passes.chunks import in_chunks
 from aotkit.passes.description import ON_GRAPHS
 from aotkit.torch_private.dispatch import OpOverload
 
@@ -23,6 +24,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     )
     for name in names.split()
 }
+_FUNCTIONS["aotkit.in_chunks"] = in_chunks
 _NAMES = {function: name for name, function in _FUNCTIONS.items()}
 
 

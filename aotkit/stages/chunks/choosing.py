@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from aotkit.stages.chunks.finding import Part, bytes_of, descendants, part_of, widest_products
+from aotkit.stages.chunks.finding import Part, bytes_of, groupings, part_of, widest_products
 from aotkit.stages.chunks.late import factor, late_values
 from aotkit.stages.chunks.rewriting import put_in_chunks
 from aotkit.stages.chunks.rows import PRODUCTS, sizes_of
@@ -35,30 +35,32 @@ def compute_in_chunks(gm: GraphModule, inputs: Any = None) -> None:
 
 def _replace(gm: GraphModule, products: Sequence[Node]) -> bool:
     """Compute what is computed of these products in chunks, if that is possible, and lowers the peak."""
-    part = part_of(gm.graph, products)
-    if isinstance(part, str):
-        _log.info("The rows of %s are not computed in chunks: %s.", products[0], part)
-        return False
-    size = _rows_of_chunk(part)
-    if size == 0 or not part.results:
-        return False
-    if any(must_recompute(node) for node in part.steps):
-        return False
-    late = late_values(part, [n for n in gm.graph.find_nodes(op="placeholder") if n.name.startswith("tangents")])
-    number = factor(part, late)
-    if isinstance(number, str):
-        _log.info("The rows of %s are not computed in chunks: %s.", products[0], number)
-        return False
-    put_in_chunks(gm, part, late, number, size)
-    return True
+    reasons: list[str] = []
+    for groups in groupings(products[0]):
+        part = part_of(gm.graph, products, groups)
+        if isinstance(part, str):
+            reasons.append(part)
+            continue
+        size = _groups_of_chunk(part, products[0])
+        if size == 0 or not part.results or any(must_recompute(node) for node in part.steps):
+            return False
+        late = late_values(part, [n for n in gm.graph.find_nodes(op="placeholder") if n.name.startswith("tangents")])
+        number = factor(part, late)
+        if not isinstance(number, str):
+            put_in_chunks(gm, part, late, number, size)
+            return True
+        reasons.append(number)
+    _log.info("The rows of %s are not computed in chunks: %s.", products[0], "; ".join(reasons))
+    return False
 
 
-def _rows_of_chunk(part: Part) -> int:
-    """How many rows to compute at a time; 0 if that does not lower the peak."""
-    whole = sum(map(bytes_of, _in_memory(part)))
-    chunks = min(max(part.rows // ROWS, 2), MOST_CHUNKS)
-    size = ceil(part.rows / chunks)
-    return 0 if size < FEWEST_ROWS or whole - whole // chunks < LEAST else size
+def _groups_of_chunk(part: Part, product: Node) -> int:
+    """How many groups of rows to compute at a time; 0 if that does not lower the peak."""
+    whole, rows = sum(map(bytes_of, _in_memory(part))), sizes_of(product)[0]
+    chunks = min(max(rows // ROWS, 2), MOST_CHUNKS)
+    size = ceil(part.groups / chunks)
+    is_large = size * rows // part.groups >= FEWEST_ROWS and size < part.groups
+    return size if is_large and whole - whole * size // part.groups >= LEAST else 0
 
 
 def _in_memory(part: Part) -> set[Node]:

@@ -19,29 +19,40 @@ Files = Mapping[str, Path]
 
 
 def compile_with_chunks(
-    compiler: GraphCompiler, name: str, gm: GraphModule, example_inputs: Sequence[Tensor]
+    backend: Backend | None, name: str, compiler: GraphCompiler, gm: GraphModule, example_inputs: Sequence[Tensor]
 ) -> Callable[..., Any]:
     """Have a graph compiled, in parts if some of it is computed in chunks.
 
     Args:
-        name: of the backend.
+        backend, name: that it is for; without one, chunks go to the compiler.
+        compiler: of the backend's, the one for this graph.
     """
-    if not any(map(is_in_chunks, gm.graph.nodes)):
+    if getattr(compiler, "runs_chunks", False) or not any(map(is_in_chunks, gm.graph.nodes)):
         return compiler(gm, example_inputs)
     is_divided = isinstance(compiler, RegionCompiler)
     rest = compiler.choices if is_divided else (Choice(name, compiler, None),)
     options = compiler.options if is_divided else Options()
-    chunks = Choice(CHUNKS, functools.partial(_compiled, compiler), _declined)
+    of_chunks = compiler if (other := _other(backend)) is None else other.fw_compiler
+    chunks = Choice(CHUNKS, functools.partial(_compiled, of_chunks), _declined)
     return RegionCompiler((chunks, *rest), options)(gm, example_inputs)
 
 
-def load_with_chunks(backend: Backend, name: str, data: Mapping[str, Any], files: Files) -> Boxed:
+def load_with_chunks(backend: Backend, data: Mapping[str, Any], files: Files) -> Boxed:
     """What a compiled graph's `data()` tells of, if some of it is computed in chunks."""
     assert backend.load is not None
-    if not any(part["by"] == CHUNKS for part in data.get("parts", [data] if "by" in data else [])):
+    makers = {part["by"] for part in data.get("parts", [data] if "by" in data else [])}
+    if CHUNKS not in makers:
         return backend.load(data, files)
-    rest: Mapping[str, Load] = loads_of(backend.load) or {name: backend.load}
-    return load({CHUNKS: functools.partial(_loaded, backend.load), **rest}, data, files)
+    rest: Mapping[str, Load] = loads_of(backend.load) or dict.fromkeys(makers, backend.load)
+    of_chunks = backend.load if (other := _other(backend)) is None else other.load
+    assert of_chunks is not None
+    return load({**rest, CHUNKS: functools.partial(_loaded, of_chunks)}, data, files)
+
+
+def _other(backend: Backend | None) -> Backend | None:
+    """The backend that compiles the graphs of chunks for this one."""
+    other = None if backend is None or backend.chunks is None else backend.chunks()
+    return None if other is None or other.unavailable() is not None else other
 
 
 def _declined(op: Node) -> str | None:
@@ -83,7 +94,7 @@ class InChunks:
     _boxed_call = True
 
     def __init__(self, gm: GraphModule, node: Node, products: Sequence[Product]) -> None:
-        _, _, self._size, self._along, results, *operands = node.args
+        _, _, self._groups, self._size, self._along, results, *operands = node.args
         self._results = [Result(*result) for result in results]  # type: ignore
         self._node, self._products = node, products
         self._runs = [boxed_call(product.run) for product in products]
@@ -98,7 +109,7 @@ class InChunks:
         operands = [inputs[i] for i in self._operands]
         inputs.clear()
         gathered = [Gathered(result) for result in self._results]
-        for number, (count, given) in enumerate(chunks_of(self._size, self._along, operands)):  # type: ignore
+        for number, (count, given) in enumerate(chunks_of(self._groups, self._size, self._along, operands)):  # type: ignore
             found = run(int(count != self._size), number, [*given])
             for result in gathered:
                 result.add(found, given)

@@ -90,7 +90,7 @@ def in_proportion(node: Node, varies: Callable[[Node], bool]) -> bool:
         return varying[0] and args[2] == 0
     if target is aten.constant_pad_nd.default:
         return varying[0] and (len(args) < 3 or args[2] == 0)
-    if target is aten.select_scatter.default:
+    if target in (aten.select_scatter.default, aten.slice_scatter.default):
         return all(v or is_zero(x) for x, v in zip(args[:2], varying, strict=False))
     if target in (aten.scatter.src, aten.scatter_add.default):
         return not varying[2] and all(varying[i] or is_zero(args[i]) for i in (0, 3))

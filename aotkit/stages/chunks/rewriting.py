@@ -19,7 +19,7 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 
 def put_in_chunks(gm: GraphModule, part: Part, late: set[Node], number: Node | None, size: int) -> None:
-    """Compute a part of a graph `size` rows at a time, in place.
+    """Compute a part of a graph `size` groups of rows at a time, in place.
 
     Args:
         late: values that are known when the part has been computed; its operands among them are multiples of `number`.
@@ -30,12 +30,13 @@ def put_in_chunks(gm: GraphModule, part: Part, late: set[Node], number: Node | N
     with gm.graph.inserting_before(first_reader), mode_of([first_reader.meta.get("val"), *_values(part)]):
         ones: dict[Node, Node] = {}
         given = {x: with_ones(x, number, ones) if x in late and number else x for x in operands}
-        flat = {x: _flattened(given[x], rows, part.rows) for x, rows in operands.items()}
+        flat = {x: _flattened(given[x], rows) for x, rows in operands.items()}
         bodies = _Bodies(part, flat, late)
-        held = [_held(gm, bodies.of(rows)) for rows in (size, part.rows % size) if rows]
+        held = [_held(gm, bodies.of(groups)) for groups in (size, part.groups % size) if groups]
         along = tuple(None if rows is None else rows.first for rows in operands.values())
         node = gm.graph.call_function(
-            in_chunks, (held[0], held[1] if len(held) > 1 else None, size, along, bodies.results, *flat.values())
+            in_chunks,
+            (*held, *[None] * (2 - len(held)), part.groups, size, along, bodies.results, *flat.values()),
         )
         node.meta = _notes(next(iter(part.steps)))
         node.meta["val"] = tuple(bodies.values)
@@ -72,11 +73,11 @@ def _move_before(place: Node, nodes: Sequence[Node]) -> None:
         place.prepend(node)
 
 
-def _flattened(x: Node, rows: Rows | None, count: int) -> Node:
+def _flattened(x: Node, rows: Rows | None) -> Node:
     """An operand whose rows are one dimension."""
     if rows is None or rows.count == 1:
         return x
-    made = x.graph.call_function(aten.view.default, (x, rows.of_chunk(sizes_of(x), count)))
+    made = x.graph.call_function(aten.view.default, (x, rows.part(sizes_of(x), 1, 1)))
     made.meta = {**_notes(x), "val": made.target(x.meta["val"], made.args[1])}  # type: ignore
     return made
 
@@ -135,7 +136,7 @@ class _Bodies:
         if step.rows is None:
             wide = torch.float32 if value.dtype.itemsize == 2 and value.is_floating_point() else value.dtype
             return Result("sum", self._place(node), 0, 0, wide), value.new_empty(self._sizes(node), dtype=wide)
-        sizes = step.rows.of_chunk(sizes_of(node), self._part.rows)
+        sizes = step.rows.part(sizes_of(node), 1, 1)
         return Result("rows", self._place(node), step.rows.first), value.new_empty(sizes)
 
     def _place(self, node: Node) -> int:
@@ -148,15 +149,17 @@ class _Bodies:
         (x, rows), *_ = self._part.steps[node].operands.items()
         assert rows is not None
         sizes = sizes_of(node)
-        return rows.of_chunk(sizes, 1) if len(sizes) == len(sizes_of(x)) else sizes
+        return rows.part(sizes, 1, 1) if len(sizes) == len(sizes_of(x)) else sizes
 
     def of(self, count: int) -> GraphModule:
-        """The graph for so many rows."""
+        """The graph for so many groups of rows."""
         graph, copies = Graph(), dict[Node, Node]()
         for x, rows in self._rows.items():
             made = graph.placeholder(x.name)
             value = self._operands[x].meta["val"]
-            made.meta = {**_notes(x), "val": value if rows is None else value.narrow(rows.first, 0, count)}
+            if rows is not None:
+                value = value.narrow(rows.first, 0, value.shape[rows.first] * count // self._part.groups)
+            made.meta = {**_notes(x), "val": value}
             copies[x] = made
         for node, step in self._part.steps.items():
             if step.how == "product":

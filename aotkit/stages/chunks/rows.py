@@ -1,6 +1,8 @@
 """Which dimensions of a tensor are the rows, and what each operation does with them.
 
-In a chunk, the dimensions that are rows are one: of logits of [4, 2048, 32000], the first two.
+Rows come in groups, of which a chunk has some: of one row each, or one for each sequence, where something is done along
+those. In a chunk, the dimensions that are rows are one: of logits of [4, 2048, 32000], the first two; with groups that
+are sequences the first one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,9 +29,13 @@ class Rows(NamedTuple):
         """The dimension after them."""
         return self.first + self.count
 
-    def of_chunk(self, sizes: Sequence[int], rows: int) -> list[int]:
-        """The sizes that a tensor has in a chunk of so many rows."""
-        return [*sizes[: self.first], rows, *sizes[self.end :]]
+    def number(self, sizes: Sequence[int]) -> int:
+        """How many a tensor has."""
+        return prod(sizes[self.first : self.end])
+
+    def part(self, sizes: Sequence[int], groups: int, of: int) -> list[int]:
+        """The sizes that a tensor has in a chunk of some of its groups."""
+        return [*sizes[: self.first], self.number(sizes) * groups // of, *sizes[self.end :]]
 
     def dim(self, dim: int, rank: int) -> int | None:
         """The same dimension in a chunk; None for one that is rows."""
@@ -45,7 +51,7 @@ class Step:
 
     Attributes:
         rows: of its result; None: it is over all rows.
-        call: of the number of rows: the operator and its arguments, with the nodes of the graph.
+        call: of the number of groups: the operator and its arguments, with the nodes of the graph.
         operands: the tensors that it reads, and which of their dimensions are rows; None: the same for all.
         how: "rows", or what is done over all rows.
     """
@@ -89,33 +95,33 @@ def is_fixed(node: Node) -> bool:
     return is_tensor(node) and all(isinstance(n, int) for n in node.meta["val"].shape)
 
 
-def step_of(node: Node, known: Known, rows: int, wanted: Rows | None = None) -> Step | None:
+def step_of(node: Node, known: Known, groups: int, wanted: Rows | None = None) -> Step | None:
     """What an operation is in a chunk, or None if it is nothing that is done for some rows at a time.
 
     Args:
         known: the rows of those that it reads, as far as these are computed for each chunk.
-        rows: how many there are.
+        groups: how many there are.
         wanted: the rows of its result, where nothing is known of what it reads.
     """
     if node.op != "call_function" or not is_fixed(node):
         return None
     if node.target in PRODUCTS:
-        return _product(node, known, rows, wanted)
+        return _product(node, known, groups, wanted)
     rule = next((rule for kinds, rule in _RULES if node.target in kinds), None)
     if rule is None and is_pointwise(node):
         rule = _elementwise
-    return None if rule is None else rule(node, known, rows, wanted)
+    return None if rule is None else rule(node, known, groups, wanted)
 
 
-def _elementwise(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step | None:
+def _elementwise(node: Node, known: Known, groups: int, wanted: Rows | None) -> Step | None:
     """Each element of the result is computed of one of each operand, which may be broadcast."""
     sizes = sizes_of(node)
     found = wanted or _broadcast_rows(node, known)
-    if found is None or prod(sizes[found.first : found.end]) != rows:
+    if found is None or found.number(sizes) % groups:
         return None
     operands: dict[Node, Rows | None] = {}
     for x in node.all_input_nodes:
-        of_x = _operand_rows(x, found, len(sizes), rows)
+        of_x = _operand_rows(x, found, sizes)
         if of_x is False or (x in known and known[x] != of_x):
             return None
         operands[x] = of_x or None
@@ -130,56 +136,57 @@ def _broadcast_rows(node: Node, known: Known) -> Rows | None:
     return None
 
 
-def _operand_rows(x: Node, found: Rows, rank: int, rows: int) -> "Rows | None | bool":
+def _operand_rows(x: Node, found: Rows, result: Sequence[int]) -> "Rows | None | bool":
     """The rows of an operand of a broadcast result with such rows; None if it is the same for all; False if neither."""
     if not is_fixed(x):
         return False
     sizes = sizes_of(x)
-    more = rank - len(sizes)
+    more = len(result) - len(sizes)
     own = sizes[max(found.first - more, 0) : max(found.end - more, 0)]
-    if prod(own) == rows and len(own) == found.count:
+    if own == [*result[found.first : found.end]]:
         return Rows(found.first - more, found.count)
     # In a chunk there is one dimension of rows: of several that are 1, the rest would be too many.
     return None if len(own) <= 1 and prod(own) == 1 else False
 
 
-def _view(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step | None:
+def _view(node: Node, known: Known, groups: int, wanted: Rows | None) -> Step | None:
     x: Any = node.args[0]
     sizes = sizes_of(node)
-    own = known.get(x) or (wanted and _split(sizes, wanted, sizes_of(x), rows))
-    found = wanted or (own and _split(sizes_of(x), own, sizes, rows))
+    own = known.get(x) or (wanted and _split(sizes, wanted, sizes_of(x), groups))
+    found = wanted or (own and _split(sizes_of(x), own, sizes, groups))
     if own is None or found is None:
         return None
-    return Step(found, lambda n: (aten.view.default, (x, found.of_chunk(sizes, n)), {}), {x: own})
+    return Step(found, lambda n: (aten.view.default, (x, found.part(sizes, n, groups)), {}), {x: own})
 
 
-def _split(sizes: Sequence[int], rows: Rows, into: Sequence[int], count: int) -> Rows | None:
+def _split(sizes: Sequence[int], rows: Rows, into: Sequence[int], groups: int) -> Rows | None:
     """Which dimensions of other sizes of the same elements are the rows."""
     before = prod(sizes[: rows.first])
     for first in range(len(into)):
         if prod(into[:first]) == before and into[first] != 1:
             for end in range(first + 1, len(into) + 1):
-                if prod(into[first:end]) == count:
+                if prod(into[first:end]) % groups == 0:
                     return Rows(first, end - first)
     return None
 
 
-def _expand(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step | None:
-    if (step := _elementwise(node, known, rows, wanted)) is None or step.rows is None:
+def _expand(node: Node, known: Known, groups: int, wanted: Rows | None) -> Step | None:
+    if (step := _elementwise(node, known, groups, wanted)) is None or step.rows is None:
         return None
     found, sizes = step.rows, sizes_of(node)
-    call = lambda n: (aten.expand.default, (node.args[0], found.of_chunk(sizes, n)), {})  # noqa: E731
+    call = lambda n: (aten.expand.default, (node.args[0], found.part(sizes, n, groups)), {})  # noqa: E731
     return Step(found, call, step.operands)
 
 
-def _full(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step | None:
+def _full(node: Node, known: Known, groups: int, wanted: Rows | None) -> Step | None:
     if wanted is None:
         return None
-    sizes, rest = wanted.of_chunk, node.args[1:]
-    return Step(wanted, lambda n: (node.target, (sizes(sizes_of(node), n), *rest), dict(node.kwargs)))
+    sizes, rest = sizes_of(node), node.args[1:]
+    call = lambda n: (node.target, (wanted.part(sizes, n, groups), *rest), dict(node.kwargs))  # noqa: E731
+    return Step(wanted, call)
 
 
-def _permute(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step | None:
+def _permute(node: Node, known: Known, groups: int, wanted: Rows | None) -> Step | None:
     x: Any = node.args[0]
     if x not in known:
         return None
@@ -201,7 +208,7 @@ def _order(node: Node, rank: int) -> list[int]:
     return order
 
 
-def _slice(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step | None:
+def _slice(node: Node, known: Known, groups: int, wanted: Rows | None) -> Step | None:
     x, *rest = node.args
     if x not in known:
         return None
@@ -210,7 +217,18 @@ def _slice(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step | N
     return None if dim is None else Step(own, lambda _: (node.target, (x, dim, *rest[1:]), {}), {x: own})  # type: ignore
 
 
-def _select(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step | None:
+def _slice_scatter(node: Node, known: Known, groups: int, wanted: Rows | None) -> Step | None:
+    """Zeros, or the like, of which a slice is replaced."""
+    x, given, *rest = node.args
+    found = wanted or known.get(given) or known.get(x)  # type: ignore
+    dim = None if found is None else found.dim(rest[0] if rest else 0, len(sizes_of(node)))  # type: ignore
+    if found is None or dim is None or any(known.get(i, found) != found for i in (x, given)):  # type: ignore
+        return None
+    args = (x, given, dim, *rest[1:])
+    return Step(found, lambda _: (node.target, args, {}), {x: found, given: found})  # type: ignore
+
+
+def _select(node: Node, known: Known, groups: int, wanted: Rows | None) -> Step | None:
     x, dim, index = node.args
     if x not in known:
         return None
@@ -223,7 +241,7 @@ def _select(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step | 
     return Step(found, lambda _: (node.target, (x, in_chunk, index), {}), {x: own})  # type: ignore
 
 
-def _select_scatter(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step | None:
+def _select_scatter(node: Node, known: Known, groups: int, wanted: Rows | None) -> Step | None:
     x, given, dim, index = node.args
     rank = len(sizes_of(node))
     place = dim % rank  # type: ignore
@@ -239,7 +257,7 @@ def _select_scatter(node: Node, known: Known, rows: int, wanted: Rows | None) ->
     return Step(found, lambda _: (node.target, (x, given, in_chunk, index), {}), operands)
 
 
-def _pad(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step | None:
+def _pad(node: Node, known: Known, groups: int, wanted: Rows | None) -> Step | None:
     x, amounts, *value = node.args
     if x not in known:
         return None
@@ -250,13 +268,13 @@ def _pad(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step | Non
     return Step(own, lambda _: (node.target, (x, amounts[:behind], *value), {}), {x: own})  # type: ignore
 
 
-def _along(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step | None:
+def _along(node: Node, known: Known, groups: int, wanted: Rows | None) -> Step | None:
     """What is done along one dimension, for tensors of as many dimensions."""
     found = wanted or next((known[x] for x in node.all_input_nodes if x in known), None)
     place, rank = ALONG[node.target], len(sizes_of(node))
-    if found is None or any(prod(sizes_of(x)[found.first : found.end]) != rows for x in node.all_input_nodes):
+    if found is None or any(len(sizes_of(x)) != rank or known.get(x, found) != found for x in node.all_input_nodes):
         return None
-    if any(len(sizes_of(x)) != rank or known.get(x, found) != found for x in node.all_input_nodes):
+    if any(found.number(sizes_of(x)) != found.number(sizes_of(node)) for x in node.all_input_nodes):
         return None
     if (dim := found.dim(node.args[place], rank)) is None:  # type: ignore
         return None
@@ -264,14 +282,14 @@ def _along(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step | N
     return Step(found, lambda _: (node.target, args, dict(node.kwargs)), dict.fromkeys(node.all_input_nodes, found))
 
 
-def _reduction(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step | None:
+def _reduction(node: Node, known: Known, groups: int, wanted: Rows | None) -> Step | None:
     x: Any = node.args[0]
     rank = len(sizes_of(x))
     given = node.args[1] if len(node.args) > 1 else None
     is_list = isinstance(given, list | tuple)
     dims = [d % rank for d in (given if is_list else [given])] if given not in (None, []) else [*range(rank)]  # type: ignore
     keeps = bool(node.args[2]) if len(node.args) > 2 else bool(node.kwargs.get("keepdim", False))
-    own = known.get(x) or (wanted and _before_reduction(wanted, sizes_of(x), rows, [] if keeps else dims))
+    own = known.get(x) or (wanted and _before_reduction(wanted, sizes_of(x), groups, [] if keeps else dims))
     if own is None:
         return None
     options = {k: v for k, v in node.kwargs.items() if k != "keepdim"}
@@ -288,32 +306,32 @@ def _reduction(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step
     return Step(None if over else Rows(first, own.count), call, {x: own}, "sum" if over else "rows")
 
 
-def _before_reduction(rows: Rows, sizes: Sequence[int], count: int, gone: Sequence[int]) -> Rows | None:
+def _before_reduction(rows: Rows, sizes: Sequence[int], groups: int, gone: Sequence[int]) -> Rows | None:
     """Which dimensions of what is reduced are the rows of the result, which lacks some dimensions."""
     left = [d for d in range(len(sizes)) if d not in gone]
     own = left[rows.first : rows.end]
-    is_one = own == [*range(own[0], own[0] + rows.count)] and prod(sizes[d] for d in own) == count
+    is_one = own == [*range(own[0], own[0] + rows.count)] and prod(sizes[d] for d in own) % groups == 0
     return Rows(own[0], rows.count) if is_one else None
 
 
-def _product(node: Node, known: Known, rows: int, wanted: Rows | None) -> Step | None:
+def _product(node: Node, known: Known, groups: int, wanted: Rows | None) -> Step | None:
     """Of two matrices: of rows and what is the same for all; or over all rows."""
     at = PRODUCTS[node.target]
     added, (a, b) = node.args[:at], node.args[at : at + 2]
-    left, right = known.get(a), known.get(b)  # type: ignore
+    if not (isinstance(a, Node) and isinstance(b, Node)) or a is b:
+        return None
+    left, right = known.get(a), known.get(b)
     if left == Rows(1) and not added:  # the gradient of a weight
-        is_of_rows = right == Rows(0) or (right is None and sizes_of(b)[0] == rows)  # type: ignore
-        return Step(None, lambda _: (None, (a, b), {}), {a: left, b: Rows(0)}, "product") if is_of_rows else None  # type: ignore
-    if right is not None or (wanted or left) != Rows(0) or sizes_of(a)[0] != rows:  # type: ignore
+        is_of_rows = right == Rows(0) or (right is None and sizes_of(b)[0] % groups == 0)
+        return Step(None, lambda _: (None, (a, b), {}), {a: left, b: Rows(0)}, "product") if is_of_rows else None
+    if right is not None or (wanted or left) != Rows(0) or sizes_of(a)[0] % groups:
         return None
-    operands: dict[Any, Rows | None] = {a: Rows(0), b: None}
+    operands: dict[Node, Rows | None] = {a: Rows(0), b: None}
     for x in added:
-        of_x = _operand_rows(x, Rows(0), 2, rows)  # type: ignore
-        if of_x is False or (x in known and known[x] != of_x):  # type: ignore
+        of_x = _operand_rows(x, Rows(0), sizes_of(node)) if isinstance(x, Node) else False
+        if of_x is False or known.get(x, of_x) != of_x:  # type: ignore
             return None
-        operands[x] = of_x or None
-    if a is b:
-        return None
+        operands[x] = of_x or None  # type: ignore
     return Step(Rows(0), lambda _: (node.target, node.args, dict(node.kwargs)), operands)
 
 
@@ -324,6 +342,7 @@ _RULES: Sequence[tuple[Any, Callable[[Node, Known, int, Rows | None], Step | Non
     ({aten.full.default, aten.zeros.default, aten.ones.default}, _full),
     ({aten.permute.default, aten.t.default, aten.transpose.int}, _permute),
     ({aten.slice.Tensor}, _slice),
+    ({aten.slice_scatter.default}, _slice_scatter),
     ({aten.select.int}, _select),
     ({aten.select_scatter.default}, _select_scatter),
     ({aten.constant_pad_nd.default}, _pad),

@@ -75,7 +75,7 @@ class Backend:
         load: makes a function of what a compiled graph's `data()` gave elsewhere: see `docs/write_a_backend.md`.
         unavailable: why this machine cannot run the backend, or None if it can.
         horizontal: whether independent regions that read the same tensor should be one, with the views that they read.
-        chunks: gives a backend that is better where it is available for the graph of what is computed in chunks of rows.
+        chunks: gives a backend that is better, where it is available, at graphs of what is computed in chunks of rows.
     """
 
     fw_compiler: GraphCompiler

@@ -14,8 +14,8 @@ from aotkit.culprit.parts import Part, Reference, input_names
 from aotkit.interfaces import GraphCompiler, Partitioner
 from aotkit.joint import partition_alone, tangents_of
 from aotkit.passes import copy_graph, generators_of
-from aotkit.stages import compile_with_chunks
 from aotkit.random import random_state, set_random_states
+from aotkit.stages import compile_with_chunks
 from aotkit.torch_private.aotautograd import compile_alone
 from aotkit.torch_private.switches import without_autocast
 
@@ -33,7 +33,8 @@ def replay(
     """
     with as_graphs_run():
         with random_state():
-            run = compile_alone(functools.partial(compile_with_chunks, None, "the compiler", compiler), copy_graph(gm), inputs)
+            compile_graph = functools.partial(compile_with_chunks, None, "the compiler", compiler)
+            run = compile_alone(compile_graph, copy_graph(gm), inputs)
 
         def compiled(tensors: list[Tensor]) -> Any:
             return list(run(tensors) if getattr(run, "_boxed_call", False) else run(*tensors))

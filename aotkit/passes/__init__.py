@@ -1,6 +1,7 @@
 """What is asked of graphs, and what aotkit changes in them, whichever compiler they go to."""
 
 from aotkit.passes.changing_inputs import COPY, copy_changing_inputs, drop_unsaved_copies
+from aotkit.passes.chunks import Gathered, Result, chunks_of, in_chunks, is_in_chunks
 from aotkit.passes.description import description, holds_address, tensor_kind
 from aotkit.passes.gradients import copy_repeated_gradients, gradient_uses, separate_gradients
 from aotkit.passes.graph_data import Tables, graph_data, graph_of, values_data, values_of
@@ -17,7 +18,6 @@ from aotkit.passes.graphs import (
     results_of,
 )
 from aotkit.passes.half_gelu import HALF_GELU_STEPS, with_half_gelu
-from aotkit.passes.chunks import Gathered, Result, chunks_of, in_chunks, is_in_chunks
 from aotkit.passes.new_storages import IS_NEW_STORAGE, SINCE_2_14, assigning, calls_of, return_new_storages
 from aotkit.passes.nodes import (
     IN_KERNELS,

@@ -31,7 +31,13 @@ class Result(NamedTuple):
 
 
 def in_chunks(
-    body: Run, last: Run | None, groups: int, size: int, along: Sequence[int | None], results: Sequence[Any], *operands: Any
+    body: Run,
+    last: Run | None,
+    groups: int,
+    size: int,
+    along: Sequence[int | None],
+    results: Sequence[Any],
+    *operands: Any,
 ) -> tuple[Tensor, ...]:
     """Call a function of some rows with all of them, `size` groups at a time.
 

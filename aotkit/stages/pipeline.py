@@ -95,14 +95,11 @@ class Pipeline:
         self._num_outputs = num_fwd_outputs
         if self._doors is not None:
             self._doors.begin("joint", joint, [*joint_inputs[0], *joint_inputs[1]], num_fwd_outputs)
-        correct_statistics(joint)
-        self._after("correct_statistics", joint=joint)
+        self._run(correct_statistics, joint, joint=joint)
         self.gradient_uses = gradient_uses(joint, num_fwd_outputs)
         refuse_sparse(joint, self._names["name"])
-        copy_changing_inputs(joint, self.lasting)
-        self._after("copy_changing_inputs", joint=joint)
-        keep_copies(joint)
-        self._after("keep_copies", joint=joint)
+        self._run(copy_changing_inputs, joint, self.lasting, joint=joint)
+        self._run(keep_copies, joint, joint=joint)
         self._joint_pass("joint", joint, joint_inputs)
         credit_backward(joint)
         self._joint = copy_graph(joint)
@@ -112,14 +109,10 @@ class Pipeline:
             forward, backward = _two_graphs(parts, num_fwd_outputs, len(joint_inputs[1]))
         both = {"forward": forward, "backward": backward}
         self._after("partitioner", **both)
-        drop_unsaved_copies(forward, results_of(forward)[num_fwd_outputs:])
-        self._after("drop_unsaved_copies", **both)
-        copy_saved_mutated_inputs(forward, num_fwd_outputs)
-        self._after("copy_saved_mutated_inputs", **both)
-        save_viewed_inputs(forward, backward, num_fwd_outputs)
-        self._after("save_viewed_inputs", **both)
-        separate_gradients(backward)
-        self._after("separate_gradients", **both)
+        self._run(drop_unsaved_copies, forward, results_of(forward)[num_fwd_outputs:], **both)
+        self._run(copy_saved_mutated_inputs, forward, num_fwd_outputs, **both)
+        self._run(save_viewed_inputs, forward, backward, num_fwd_outputs, **both)
+        self._run(separate_gradients, backward, **both)
         self._backward = copy_graph(backward)
         return forward, backward
 
@@ -129,17 +122,18 @@ class Pipeline:
                 self._backend.joint_pass(gm, inputs)
                 renew_code(gm)  # which nobody runs where the graph is cut
             self._after("joint pass", **{role: gm})
-        compute_in_chunks(gm)
-        renew_code(gm)
-        self._after("compute_in_chunks", **{role: gm})
+        self._run(compute_in_chunks, gm, **{role: gm})
+
+    def _run(self, change: Callable[..., Any], *args: Any, **graphs: GraphModule) -> None:
+        """A change that is aotkit's own, and the verifier after it."""
+        change(*args)
+        self._after(change.__name__, **graphs)
 
     def _after(self, stage: str, given: Sequence[Any] | None = None, /, **graphs: GraphModule) -> None:
         if self._doors is not None:
             self._doors.after(stage, given, **graphs)
 
-    def _forward(
-        self, compiler: GraphCompiler, gm: GraphModule, example_inputs: Sequence[Tensor]
-    ) -> Callable[..., Any]:
+    def _forward(self, compiler: GraphCompiler, gm: GraphModule, example_inputs: Sequence[Tensor]) -> Boxed:
         num_outputs = self._num_outputs
         if num_outputs is None:  # no joint graph: inference
             refuse_sparse(gm, self._names["name"])
@@ -156,8 +150,7 @@ class Pipeline:
         )  # fmt: skip
         replaced = return_new_storages(gm) if self.assigns_data else ()
         self._after("return_new_storages", forward=gm)
-        promise_strides(gm, num_outputs, self.strides)
-        self._after("promise_strides", forward=gm)
+        self._run(promise_strides, gm, num_outputs, self.strides, forward=gm)
         return assigning(self._compile(compiler, "forward", gm, example_inputs), replaced)
 
     def _compile(self, compiler: GraphCompiler, role: str, gm: GraphModule, example_inputs: Sequence[Tensor]) -> Boxed:
@@ -168,7 +161,8 @@ class Pipeline:
         self.donated = donated_inputs(self._backend.reuses_saved) if role == "backward" else ()
         blame = functools.partial(self._blame, "compiler", role, kept)
         with stage(f"compile {role}"), blame(), outside_fake_mode(), collecting():
-            run = boxed_call(product := compile_with_chunks(self._backend, self._names["backend"], compiler, gm, example_inputs))
+            product = compile_with_chunks(self._backend, self._names["backend"], compiler, gm, example_inputs)
+            run = boxed_call(product)
         self._after("compiler", example_inputs, **{role: kept})
         if role == "forward" and self._backward is not None:
             self._after("compiler", backward=self._backward)
@@ -182,8 +176,8 @@ class Pipeline:
         return outside_dynamo(called) if role == "backward" else called
 
     def _blame(self, stage: str, role: str, gm: GraphModule) -> AbstractContextManager[None]:
-        names = self._names
-        return blaming(f"{PLUGINS[stage].format(**names)} failed on the {role} graph of {names['name']!r}", gm)
+        plugin, name = PLUGINS[stage].format(**self._names), self._names["name"]
+        return blaming(f"{plugin} failed on the {role} graph of {name!r}", gm)
 
 
 def _two_graphs(parts: Any, num_fwd_outputs: int, tangents: int) -> tuple[GraphModule, GraphModule]:

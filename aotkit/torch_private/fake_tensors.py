@@ -90,7 +90,7 @@ def as_traced(tensors: Sequence[Tensor], example_inputs: Sequence[Any]) -> list[
 
 def mode_of(values: Sequence[Any]) -> AbstractContextManager[Any]:
     """The mode of fake tensors, to compute more of them."""
-    return detect_fake_mode(values) or fake_mode()  # type: ignore[no-any-return]
+    return detect_fake_mode(values) or fake_mode()
 
 
 def is_data_dependent(error: Exception) -> bool:

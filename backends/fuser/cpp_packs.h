@@ -86,6 +86,10 @@ template <class C, class T, int N>
 INLINE auto load_where(C condition, const T* p, int64_t step, wholes<N> there) {
   return of_each([=](int i) { return load_where(item(condition, i), p + i * LANES * step, step, whole{}); }, there);
 }
+template <class T, int N>  // one condition for all: the rows of this kernel are read or not
+INLINE auto load_where(i32 condition, const T* p, int64_t step, wholes<N> there) {
+  return of_each([=](int i) { return load_where(condition, p + i * LANES * step, step, whole{}); }, there);
+}
 template <class C, class T, class A, int N>
 INLINE auto gather(C condition, const T* p, A at, wholes<N> there) {
   return of_each([=](int i) { return gather(item(condition, i), p, item(at, i), whole{}); }, there);
@@ -94,6 +98,11 @@ template <class T, class V, int N>
 INLINE void store(T* p, int64_t step, wholes<N>, V x) {
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) store(p + i * LANES * step, step, whole{}, item(x, i));
+}
+
+template <class T, int N>
+INLINE auto gather(i32 condition, const T* p, i64 at, wholes<N> there) {
+  return of_each([=](int) { return gather(condition, p, at, whole{}); }, there);
 }
 
 // Have in the cache what the next row needs, while this one is computed.

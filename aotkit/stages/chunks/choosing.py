@@ -3,14 +3,14 @@
 import logging
 from collections.abc import Sequence
 from math import ceil
-from typing import Any
 
 from torch.fx import GraphModule, Node
 
 from aotkit.stages.chunks.finding import Part, bytes_of, groupings, part_of, widest_products
 from aotkit.stages.chunks.late import factor, late_values
 from aotkit.stages.chunks.rewriting import put_in_chunks
-from aotkit.stages.chunks.rows import PRODUCTS, sizes_of
+from aotkit.stages.chunks.rows import sizes_of
+from aotkit.stages.chunks.rules import PRODUCTS
 from aotkit.torch_private.partitioners import must_recompute
 
 _log = logging.getLogger("aotkit")
@@ -20,8 +20,8 @@ FEWEST_ROWS, ROWS = 1024, 2048  # of a chunk
 MOST_CHUNKS = 8
 
 
-def compute_in_chunks(gm: GraphModule, inputs: Any = None) -> None:
-    """A joint pass, which changes a graph where that lowers the peak of memory."""
+def compute_in_chunks(gm: GraphModule) -> None:
+    """Change a graph in place, where that lowers the peak of memory."""
     products = widest_products(gm.graph)
     while products:
         rows, most = sizes_of(products[0])[0], bytes_of(products[0])

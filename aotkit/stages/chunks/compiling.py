@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.interfaces import Backend, Boxed, GraphCompiler
-from aotkit.passes import Gathered, Result, chunks_of, copy_graph, graph_of, is_in_chunks, placeholders
+from aotkit.passes import Gathered, Result, chunks_of, copy_graph, graph_of, is_in_chunks, placeholders, results_of
 from aotkit.stages.calls import Product, boxed_call
 from aotkit.stages.graph_launches import Around, Kernel, data_of, explained, source_of
 from aotkit.stages.regions import Choice, Load, Options, RegionCompiler, load, loads_of
@@ -29,9 +29,10 @@ def compile_with_chunks(
     """
     if getattr(compiler, "runs_chunks", False) or not any(map(is_in_chunks, gm.graph.nodes)):
         return compiler(gm, example_inputs)
-    is_divided = isinstance(compiler, RegionCompiler)
-    rest = compiler.choices if is_divided else (Choice(name, compiler, None),)
-    options = compiler.options if is_divided else Options()
+    rest: Sequence[Choice] = [Choice(name, compiler, None)]
+    options = Options()
+    if isinstance(compiler, RegionCompiler):
+        rest, options = compiler.choices, compiler.options
     of_chunks = compiler if (other := _other(backend)) is None else other.fw_compiler
     chunks = Choice(CHUNKS, functools.partial(_compiled, of_chunks), _declined)
     return RegionCompiler((chunks, *rest), options)(gm, example_inputs)
@@ -99,8 +100,8 @@ class InChunks:
         self._node, self._products = node, products
         self._runs = [boxed_call(product.run) for product in products]
         inputs = placeholders(gm)
-        self._operands = [inputs.index(x) for x in operands]  # type: ignore
-        self._given = [item.args[1] if item.op == "call_function" else item for item in gm.graph.output_node().args[0]]  # type: ignore
+        self._operands = [inputs.index(x) for x in operands]  # type: ignore[arg-type]
+        self._given: list[Any] = [item.args[1] for item in results_of(gm)]
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         return self._run(inputs, lambda body, _, args: self._runs[body](args))

@@ -12,7 +12,8 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from aotkit.passes import is_random
-from aotkit.stages.chunks.rows import PRODUCTS, VIEWS, Known, Rows, Step, is_fixed, sizes_of, step_of
+from aotkit.stages.chunks.rows import Known, Rows, Step, is_fixed, sizes_of
+from aotkit.stages.chunks.rules import PRODUCTS, VIEWS, step_of
 
 LARGER = 2  # times what it is computed of: a product that is worth it
 WIDE = 0.5  # of the elements of the largest product: what is as large
@@ -26,13 +27,11 @@ class Part:
         groups: of rows: how many there are.
         steps: what each node is in a chunk, in the order of the graph.
         results: those that others read.
-        known: the rows of each node that has some.
     """
 
     groups: int
     steps: dict[Node, Step]
     results: list[Node] = field(default_factory=list)
-    known: Known = field(default_factory=dict)
 
     def operands(self) -> dict[Node, Rows | None]:
         """What is read of others, and its rows."""
@@ -72,7 +71,7 @@ def descendants(nodes: Iterable[Node]) -> set[Node]:
 
 
 def groupings(product: Node) -> list[int]:
-    """How many groups the rows of a product may be: as many as there are rows; or sequences, if it is viewed as such."""
+    """How many groups the rows of a product may be: as many as rows; or as sequences, if it is viewed as such."""
     rows = sizes_of(product)[0]
     views = [sizes_of(user) for user in product.users if user.target in VIEWS and is_fixed(user)]
     return [rows, *(sizes[0] for sizes in views if 1 < sizes[0] < rows and rows % sizes[0] == 0)][:2]
@@ -96,15 +95,15 @@ def part_of(graph: Graph, products: Sequence[Node], groups: int) -> Part | str:
 
     def take_other(node: Node, wanted: Rows) -> None:
         """What is as large, and not computed of the products: zeros, a mask, the logits of a teacher."""
-        step = None if is_random(node) else step_of(node, known, groups, wanted)
+        step = None if is_random(node) else step_of(node, Known(known, groups, wanted))
         if step is not None:
             take(node, step)
 
     for node in graph.nodes:
         if node in products and node not in steps:
-            step = step_of(node, known, groups, Rows(0))
+            step = step_of(node, Known(known, groups, Rows(0)))
         elif node in after and node not in steps and not is_random(node):
-            step = step_of(node, known, groups)
+            step = step_of(node, Known(known, groups))
         else:
             continue
         if step is not None:
@@ -113,7 +112,7 @@ def part_of(graph: Graph, products: Sequence[Node], groups: int) -> Part | str:
     for node in inside:
         if node not in steps:
             return f"{node} reads what is as large, and is not computed row by row"
-    part = Part(groups, {n: steps[n] for n in graph.nodes if n in inside}, known=known)
+    part = Part(groups, {n: steps[n] for n in graph.nodes if n in inside})
     return _complete(part, is_wide, after)
 
 

@@ -1,4 +1,4 @@
-"""A number that is not known when rows are computed: taken out of what is computed of it, and multiplied with the results.
+"""A number that is not known when rows are computed: it is taken out, and results are multiplied with it.
 
 The gradient of a loss is one. Gradients of rows are computed in the forward pass, as for a gradient of 1, if all that
 depends on the number is in proportion to it.
@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from aotkit.passes import is_tensor
 from aotkit.stages.chunks.finding import Part, descendants
-from aotkit.stages.chunks.rows import ELEMENTWISE, PRODUCTS, SUMS, VIEWS
+from aotkit.stages.chunks.rules import PRODUCTS, SUMS, VIEWS
 
 aten, prims = torch.ops.aten, torch.ops.prims
 # Operators in proportion to their first argument, whatever the others are.
@@ -22,8 +22,13 @@ TO_FIRST = {
     aten._to_copy.default, prims.convert_element_type.default, aten.alias.default, aten.detach.default,
     aten.mul.Scalar, aten._softmax_backward_data.default, aten._log_softmax_backward_data.default, aten.select.int,
 }  # fmt: skip
-PRODUCTS_OF_TWO = {aten.mul.Tensor: 0, **PRODUCTS}
-ADDED = {aten.add.Tensor, aten.sub.Tensor}
+# In proportion to the first one, if this argument is zero.
+WITH_ZERO = {aten.masked_fill.Scalar: 2, aten.scatter.value: 3}
+# In proportion to these together; those that are zero may be left out.
+TOGETHER: dict[Any, tuple[int, ...]] = {
+    aten.add.Tensor: (0, 1), aten.sub.Tensor: (0, 1), aten.where.self: (1, 2), aten.select_scatter.default: (0, 1),
+    aten.slice_scatter.default: (0, 1), aten.scatter.src: (0, 3), aten.scatter_add.default: (0, 3),
+}  # fmt: skip
 ZEROS = {aten.zeros.default, aten.zeros_like.default}
 FILLED = {aten.full.default: 1, aten.full_like.default: 1, aten.scalar_tensor.default: 0}
 
@@ -34,8 +39,8 @@ def late_values(part: Part, tangents: list[Node]) -> set[Node]:
     return descendants([*tangents, *results]).difference(part.steps)
 
 
-def factor(part: Part, late: set[Node]) -> "Node | None | str":
-    """The number that all late operands are in proportion to; None if there are none; or why there is no such number."""
+def factor(part: Part, late: set[Node]) -> Node | str | None:
+    """The number that all late operands are in proportion to; None if there are none; or why there is none."""
     operands = [x for x in part.operands() if x in late]
     if not operands:
         return None
@@ -48,7 +53,7 @@ def factor(part: Part, late: set[Node]) -> "Node | None | str":
     return found
 
 
-def _common(operands: list[Node], late: set[Node]) -> "Node | str":
+def _common(operands: list[Node], late: set[Node]) -> Node | str:
     """The number nearest to the operands; if these have several, the one that those have in common."""
     numbers = list(dict.fromkeys(number for x in operands for number in _numbers(x, late)))
     while len(numbers) > 1:
@@ -75,28 +80,19 @@ def in_proportion(node: Node, varies: Callable[[Node], bool]) -> bool:
     """Whether a node is in proportion to those of its operands that vary, taken together."""
     target, args = node.target, node.args
     varying = [isinstance(x, Node) and varies(x) for x in args]
-    if any(varies(x) for x in node.all_input_nodes if x not in args):
+    if sum(varying) < sum(map(varies, set(node.all_input_nodes))):  # others are in lists, or named
         return False
-    if target in PRODUCTS_OF_TWO:
-        at = PRODUCTS_OF_TWO[target]
-        return not any(varying[:at]) and sum(varying) == 1 and at == 0
+    if target is aten.mul.Tensor or PRODUCTS.get(target) == 0:
+        return sum(varying) == 1
     if target in TO_FIRST:
-        return varying[0] and not any(varying[1:])
-    if target in ADDED:
-        return all(v or is_zero(x) for x, v in zip(args[:2], varying, strict=False))
-    if target is aten.where.self:
-        return not varying[0] and all(v or is_zero(x) for x, v in zip(args[1:], varying[1:], strict=True))
-    if target is aten.masked_fill.Scalar:
-        return varying[0] and args[2] == 0
+        return not any(varying[1:])
+    if target in WITH_ZERO:
+        return varying[0] and bool(args[WITH_ZERO[target]] == 0)
     if target is aten.constant_pad_nd.default:
-        return varying[0] and (len(args) < 3 or args[2] == 0)
-    if target in (aten.select_scatter.default, aten.slice_scatter.default):
-        return all(v or is_zero(x) for x, v in zip(args[:2], varying, strict=False))
-    if target in (aten.scatter.src, aten.scatter_add.default):
-        return not varying[2] and all(varying[i] or is_zero(args[i]) for i in (0, 3))
-    if target is aten.scatter.value:
-        return varying[0] and args[3] == 0
-    return False
+        return len(args) < 3 or bool(args[2] == 0)
+    places = TOGETHER.get(target, ())
+    alone = [x for i, x in enumerate(args) if i not in places and varying[i]]
+    return bool(places) and not alone and all(varying[i] or is_zero(args[i]) for i in places)
 
 
 def is_zero(x: Any) -> bool:

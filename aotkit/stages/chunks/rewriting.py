@@ -13,7 +13,7 @@ from aotkit.stages.chunks.finding import Part, descendants
 from aotkit.stages.chunks.late import read_with, with_ones
 from aotkit.stages.chunks.rows import Rows, sizes_of
 from aotkit.torch_private.fake_tensors import mode_of
-from aotkit.torch_private.fx import graph_module
+from aotkit.torch_private.fx import graph_module, renew_code
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -26,7 +26,9 @@ def put_in_chunks(gm: GraphModule, part: Part, late: set[Node], number: Node | N
     """
     first_reader = min(user for node in part.results for user in node.users if user not in part.steps)
     operands = part.operands()
-    _move_before(first_reader, [x for x in operands if x not in late] + ([] if number is None else read_with(number, operands)))
+    _move_before(
+        first_reader, [x for x in operands if x not in late] + ([] if number is None else read_with(number, operands))
+    )
     with gm.graph.inserting_before(first_reader), mode_of([first_reader.meta.get("val"), *_values(part)]):
         ones: dict[Node, Node] = {}
         given = {x: with_ones(x, number, ones) if x in late and number else x for x in operands}
@@ -51,6 +53,7 @@ def put_in_chunks(gm: GraphModule, part: Part, late: set[Node], number: Node | N
     for done in reversed(part.steps):
         if not done.users:
             gm.graph.erase_node(done)
+    renew_code(gm)
 
 
 def _values(part: Part) -> list[Any]:
@@ -75,7 +78,7 @@ def _move_before(place: Node, nodes: Sequence[Node]) -> None:
 
 def _flattened(x: Node, rows: Rows | None) -> Node:
     """An operand whose rows are one dimension."""
-    if rows is None or rows.count == 1:
+    if rows is None or rows.dims == 1:
         return x
     made = x.graph.call_function(aten.view.default, (x, rows.part(sizes_of(x), 1, 1)))
     made.meta = {**_notes(x), "val": made.target(x.meta["val"], made.args[1])}  # type: ignore

@@ -160,6 +160,7 @@ PROMISES: Mapping[str, Sequence[Callable[[Step], Found]]] = {
     "copy_changing_inputs": ALL,
     "keep_copies": ALL,
     "joint pass": ALL,
+    "compute_in_chunks": ALL,
     "partitioner": CUT,
     "drop_unsaved_copies": CUT,
     "copy_saved_mutated_inputs": CUT,

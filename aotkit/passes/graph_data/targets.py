@@ -24,7 +24,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     )
     for name in names.split()
 }
-_FUNCTIONS["aotkit.in_chunks"] = in_chunks
+_FUNCTIONS["in_chunks"] = in_chunks
 _NAMES = {function: name for name, function in _FUNCTIONS.items()}
 
 

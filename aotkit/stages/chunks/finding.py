@@ -113,6 +113,9 @@ def part_of(graph: Graph, products: Sequence[Node], groups: int) -> Part | str:
         if node not in steps:
             return f"{node} reads what is as large, and is not computed row by row"
     part = Part(groups, {n: steps[n] for n in graph.nodes if n in inside})
+    for node, rows in part.operands().items():
+        if rows is not None and is_wide.get(node, False):
+            return f"{node} is as large, and is not computed row by row"
     return _complete(part, is_wide, after)
 
 

@@ -40,7 +40,7 @@ def step_of(node: Node, known: Known) -> Step | None:
     if node.op != "call_function" or not is_fixed(node):
         return None
     rule = next((rule for operators, rule in _RULES if node.target in operators), None)
-    if rule is None and is_pointwise(node):
+    if rule is None and is_pointwise(node) and node.target.namespace in ("aten", "prims"):  # type: ignore[union-attr]
         rule = _elementwise
     try:
         return None if rule is None else rule(node, known)

@@ -1,5 +1,6 @@
-"""Fused modules for transformers, with the signatures of xFormers'; `patterns` has what they compute."""
+"""Fused modules for transformers, with the signatures of xFormers', and a loss; `patterns` has what they compute."""
 
+from aotkit.nn.losses import LinearCrossEntropy, linear_cross_entropy
 from aotkit.nn.modules import MLP, FusedBiasActivationDropout, FusedBiasDropoutRes, FusedBiasDropoutResLayerNorm
 from aotkit.nn.patterns import Activation, ResidualNormStyle
 
@@ -9,5 +10,7 @@ __all__ = [
     "FusedBiasActivationDropout",
     "FusedBiasDropoutRes",
     "FusedBiasDropoutResLayerNorm",
+    "LinearCrossEntropy",
     "ResidualNormStyle",
+    "linear_cross_entropy",
 ]

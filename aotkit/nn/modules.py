@@ -80,14 +80,19 @@ _COMPILED: list[tuple[tuple[Any, ...], Function]] = []
 
 
 def _function_of(module: _Fused) -> Function:
-    """What a module runs: its pattern, compiled once for all modules with the same configuration and options."""
-    pattern = type(module)._pattern
-    options = {"backend": "auto", "partition": "auto", **module.options}
-    if options["backend"] == "auto" and cpp_compiler() is None:
-        return pattern  # operator by operator, shared random numbers would be slower than eager's
+    """What a module runs."""
+    options = {"partition": "auto", **module.options}
     if options["partition"] == "auto":
         options["partition"] = module._partition
-    wanted = (pattern, module._configuration, options)
+    return function_of(type(module)._pattern, module._configuration, options)
+
+
+def function_of(pattern: Function, configuration: tuple[Any, ...], options: dict[str, Any]) -> Function:
+    """A pattern, compiled once for all that have the same configuration and options."""
+    options = {"backend": "auto", **options}
+    if options["backend"] == "auto" and cpp_compiler() is None:
+        return pattern  # operator by operator, shared random numbers would be slower than eager's
+    wanted = (pattern, configuration, options)
     for key, function in _COMPILED:
         if key == wanted:
             return function

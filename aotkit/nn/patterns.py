@@ -81,6 +81,40 @@ def bias_dropout_res_layernorm(
     return F.layer_norm(y + residual, weight.shape, weight, offset, eps)
 
 
+def linear_cross_entropy(
+    x: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    bias: Tensor | None,
+    class_weight: Tensor | None,
+    reduction: str,
+    ignore_index: int,
+    label_smoothing: float,
+    softcap: float | None,
+    z_loss: float,
+) -> Tensor:
+    """`cross_entropy(softcap * tanh(linear(x) / softcap), targets)`, and `z_loss` times the squares of `logsumexp`.
+
+    The loss is computed in float32 of logits in 16 bits.
+
+    Args:
+        x, targets: [..., features] and [...].
+    """
+    logits = F.linear(x.flatten(0, -2), weight, bias)
+    logits = logits.float() if logits.dtype.itemsize < 4 else logits
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    flat = targets.flatten()
+    loss = F.cross_entropy(
+        logits, flat, class_weight, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+    )
+    if z_loss:
+        counts = (flat != ignore_index).to(logits.dtype)
+        squares = logits.logsumexp(-1).square() * counts
+        loss = loss + z_loss * {"none": squares, "sum": squares.sum(), "mean": squares.sum() / counts.sum()}[reduction]
+    return loss.view(targets.shape) if reduction == "none" else loss
+
+
 def _biased(x: Tensor, bias: Tensor | None) -> Tensor:
     return x if bias is None else x + bias
 

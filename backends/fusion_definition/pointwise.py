@@ -142,8 +142,12 @@ def clamp(b: Builder, node: Node, x: Any, low: Any = None, high: Any = None) -> 
     return value if high is None else b.ops.minimum(value, b.operand(high, dtype))
 
 
-def converted(b: Builder, node: Node, x: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> Any:
-    """`_to_copy`: rounds where the type is narrower; the layout is the graph's."""
+def at_most(b: Builder, node: Node, x: Any, high: Any) -> Any:
+    return clamp(b, node, x, None, high)
+
+
+def converted(b: Builder, node: Node, x: Any, dtype: Any = None, *, device: Any = None, **options: Any) -> Any:
+    """`_to_copy`, and Inductor's name for it: rounds where the type is narrower; the layout is the graph's."""
     if device is not None and torch.device(device).type != x.meta["val"].device.type:
         raise Declined("copies to another device")
     to = dtype_of(node)
@@ -210,11 +214,16 @@ POINTWISE: dict[Any, Lowering] = {
     aten.pow.Scalar: power,
     aten.clamp.default: clamp,
     aten.clamp.Tensor: clamp,
+    aten.clamp_min.default: clamp,
+    aten.clamp_min.Tensor: clamp,
+    aten.clamp_max.default: at_most,
+    aten.clamp_max.Tensor: at_most,
     aten.bitwise_not.default: bitwise_not,
     aten.__lshift__.Scalar: partial(shifted, "bitwise_left_shift"),
     aten.__rshift__.Scalar: partial(shifted, "bitwise_right_shift"),
     aten.bitwise_left_shift.Tensor_Scalar: partial(shifted, "bitwise_left_shift"),
     aten.bitwise_right_shift.Tensor_Scalar: partial(shifted, "bitwise_right_shift"),
     aten._to_copy.default: converted,
+    torch.ops.prims.convert_element_type.default: converted,
     aten.clone.default: cloned,
 }

@@ -101,6 +101,7 @@ def _chosen(b: Builder, x: Node, dim: int, index: Node) -> tuple[Any, int]:
 
 
 REDUCTIONS: dict[Any, Lowering] = {
+    aten.sum.default: partial(reduced, "sum"),
     aten.sum.dim_IntList: partial(reduced, "sum"),
     aten.prod.default: partial(reduced, "prod"),
     aten.prod.dim_int: partial(reduced, "prod"),

@@ -42,9 +42,10 @@ def unsqueeze(b: Builder, node: Node, x: Any, dim: int) -> Any:
     return b.ops.broadcast(b.value(x), [d == dim % rank for d in range(rank)])
 
 
-def squeeze(b: Builder, node: Node, x: Any, dims: Any) -> Any:
+def squeeze(b: Builder, node: Node, x: Any, dims: Any = None) -> Any:
     shape = shape_of(x)
-    ones = [d % len(shape) for d in dims if shape and shape[d] == 1]
+    given = range(len(shape)) if dims is None else [dims] if isinstance(dims, int) else dims
+    ones = [d % len(shape) for d in given if shape and shape[d] == 1]
     return b.ops.squeeze(b.value(x), ones) if ones else b.ops.set(b.value(x))
 
 
@@ -122,8 +123,19 @@ def slice_scatter(
 ) -> Any:
     shape, dtype = shape_of(x), compute_type(node)
     dim %= len(shape)
-    first, last = _range(x, dim, start, end, step)
-    value, part = b.operand(x, dtype), b.operand(source, dtype)
+    return _replaced(b, b.operand(x, dtype), shape, dim, _range(x, dim, start, end, step), b.operand(source, dtype))
+
+
+def select_scatter(b: Builder, node: Node, x: Any, source: Any, dim: int, index: int) -> Any:
+    shape, dtype = shape_of(x), compute_type(node)
+    dim, index = dim % len(shape), index % shape[dim]
+    part = b.ops.broadcast(b.operand(source, dtype), [d == dim for d in range(len(shape))])
+    return _replaced(b, b.operand(x, dtype), shape, dim, (index, index + 1), part)
+
+
+def _replaced(b: Builder, value: Any, shape: list[int], dim: int, where: tuple[int, int], part: Any) -> Any:
+    """A value, of which a part along a dimension is another one."""
+    first, last = where
     before = [_slice(b, value, shape, dim, 0, first)] if first else []
     after = [_slice(b, value, shape, dim, last, shape[dim])] if last < shape[dim] else []
     return b.ops.cat([*before, part, *after], dim) if before or after else b.ops.set(part)
@@ -162,12 +174,18 @@ def arange(b: Builder, node: Node, start: Any, end: Any, step: Any = 1, **option
     return b.ops.iota(length, b.constant(start, dtype), b.constant(step, dtype), b.type(dtype))
 
 
+def iota(b: Builder, node: Node, length: Any, *, start: Any, step: Any, **options: Any) -> Any:
+    return arange(b, node, start, None, step)
+
+
 # Results share memory with the operand.
 VIEWS: dict[Any, Lowering] = {
     aten.view.default: view,
     aten.as_strided.default: as_strided,
     aten.permute.default: permute,
     aten.unsqueeze.default: unsqueeze,
+    aten.squeeze.default: squeeze,
+    aten.squeeze.dim: squeeze,
     aten.squeeze.dims: squeeze,
     aten.expand.default: expand,
     aten.alias.default: unchanged,
@@ -182,6 +200,7 @@ SHAPES: dict[Any, Lowering] = {
     aten.cat.default: cat,
     aten.constant_pad_nd.default: pad,
     aten.slice_scatter.default: slice_scatter,
+    aten.select_scatter.default: select_scatter,
     aten.copy.default: copy,
     aten.full.default: full,
     aten.full_like.default: full,
@@ -189,4 +208,5 @@ SHAPES: dict[Any, Lowering] = {
     aten.empty_permuted.default: empty,
     aten.new_empty_strided.default: empty,
     aten.arange.start_step: arange,
+    torch.ops.prims.iota.default: iota,
 }

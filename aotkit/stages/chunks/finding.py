@@ -35,10 +35,27 @@ class Part:
 
     def operands(self) -> dict[Node, Rows | None]:
         """What is read of others, and its rows."""
+        return {x: rows for x, rows in self._read().items() if rows is not None or not _is_constant(x)}
+
+    def constants(self) -> list[Node]:
+        """What is computed of nothing, such as the numbers of words: each chunk computes it."""
+        found = {x for x, rows in self._read().items() if rows is None and _is_constant(x)}
+        stack = [*found]
+        while stack:
+            before = stack.pop().all_input_nodes
+            stack += before
+            found.update(before)
+        return sorted(found)
+
+    def _read(self) -> dict[Node, Rows | None]:
         found: dict[Node, Rows | None] = {}
         for step in self.steps.values():
             found |= {x: rows for x, rows in step.operands.items() if x not in self.steps}
         return found
+
+
+def _is_constant(x: Node) -> bool:
+    return x.op == "call_function" and not is_random(x) and all(map(_is_constant, x.all_input_nodes))
 
 
 def bytes_of(node: Node) -> int:

@@ -25,7 +25,7 @@ def put_in_chunks(gm: GraphModule, part: Part, late: set[Node], number: Node | N
         late: values that are known when the part has been computed; its operands among them are multiples of `number`.
     """
     first_reader = min(user for node in part.results for user in node.users if user not in part.steps)
-    operands = part.operands()
+    operands, constants = part.operands(), part.constants()
     _move_before(
         first_reader, [x for x in operands if x not in late] + ([] if number is None else read_with(number, operands))
     )
@@ -50,7 +50,7 @@ def put_in_chunks(gm: GraphModule, part: Part, late: set[Node], number: Node | N
         with gm.graph.inserting_before(place), mode_of([value]):
             found = _as_was(item, result, number if result in depends else None)
         result.replace_all_uses_with(found, lambda user: user not in part.steps)
-    for done in reversed(part.steps):
+    for done in (*reversed(part.steps), *reversed(constants)):
         if not done.users:
             gm.graph.erase_node(done)
     renew_code(gm)
@@ -164,6 +164,8 @@ class _Bodies:
                 value = value.narrow(rows.first, 0, value.shape[rows.first] * count // self._part.groups)
             made.meta = {**_notes(x), "val": value}
             copies[x] = made
+        for node in self._part.constants():
+            copies[node] = graph.node_copy(node, copies.__getitem__)
         for node, step in self._part.steps.items():
             if step.how == "product":
                 continue

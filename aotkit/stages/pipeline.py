@@ -122,7 +122,7 @@ class Pipeline:
                 self._backend.joint_pass(gm, inputs)
                 renew_code(gm)  # which nobody runs where the graph is cut
             self._after("joint pass", **{role: gm})
-        self._run(compute_in_chunks, gm, **{role: gm})
+        self._run(compute_in_chunks, gm, self._backend, **{role: gm})
 
     def _run(self, change: Callable[..., Any], *args: Any, **graphs: GraphModule) -> None:
         """A change that is aotkit's own, and the verifier after it."""

@@ -2,10 +2,13 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 
 from torch.fx import GraphModule, Node
 
+from aotkit.interfaces import Backend
+from aotkit.stages.chunks.compiling import of_chunks
 from aotkit.stages.chunks.finding import Part, bytes_of, groupings, part_of, widest_products
 from aotkit.stages.chunks.late import factor, late_values
 from aotkit.stages.chunks.rewriting import put_in_chunks
@@ -20,38 +23,68 @@ FEWEST_ROWS, ROWS = 1024, 2048  # of a chunk
 MOST_CHUNKS = 8
 
 
-def compute_in_chunks(gm: GraphModule) -> None:
+@dataclass(frozen=True)
+class _Chosen:
+    """What `put_in_chunks` takes."""
+
+    part: Part
+    late: set[Node]
+    number: Node | None
+    size: int
+
+
+def compute_in_chunks(gm: GraphModule, backend: Backend) -> None:
     """Change a graph in place, where that lowers the peak of memory."""
-    products = widest_products(gm.graph)
+    refused: dict[str, str] = {}
+    other = of_chunks(backend)
+    prepare = None if other is None else other.joint_pass
+    while (chosen := _first(gm, refused)) is not None:
+        if prepare is not None:  # what compiles chunks shall find its graphs as if it compiled all
+            prepare(gm, None)
+            prepare = None
+        else:
+            put_in_chunks(gm, chosen.part, chosen.late, chosen.number, chosen.size)
+    for name, reason in refused.items():
+        _log.info("The rows of %s are not computed in chunks: %s.", name, reason)
+
+
+def _first(gm: GraphModule, refused: dict[str, str]) -> _Chosen | None:
+    """The largest of what there is."""
+    products = [p for p in widest_products(gm.graph) if bytes_of(p) >= LEAST // 2]
     while products:
-        rows, most = sizes_of(products[0])[0], bytes_of(products[0])
-        if most < LEAST // 2:
-            return
-        alike = [p for p in products if sizes_of(p)[0] == rows and 2 * bytes_of(p) >= most]
-        if not _replace(gm, alike) and len(alike) > 1:
-            _replace(gm, alike[:1])
+        alike = [p for p in products if sizes_of(p)[0] == sizes_of(products[0])[0] and _is_near(p, products[0])]
+        for together in (alike, products[:1]):
+            found = _choose(gm, together)
+            if isinstance(found, _Chosen):
+                return found
+            refused[products[0].name] = found
         products = [p for p in products if p not in alike]
+    return None
 
 
-def _replace(gm: GraphModule, products: Sequence[Node]) -> bool:
-    """Compute what is computed of these products in chunks, if that is possible, and lowers the peak."""
-    reasons: list[str] = []
+def _is_near(product: Node, largest: Node) -> bool:
+    return 2 * bytes_of(product) >= bytes_of(largest)
+
+
+def _choose(gm: GraphModule, products: Sequence[Node]) -> _Chosen | str:
+    """How to compute what is computed of some products in chunks; or why not."""
+    reasons: dict[str, None] = {}
     for groups in groupings(products[0]):
         part = part_of(gm.graph, products, groups)
         if isinstance(part, str):
-            reasons.append(part)
+            reasons[part] = None
             continue
         size = _groups_of_chunk(part, products[0])
-        if size == 0 or not part.results or any(must_recompute(node) for node in part.steps):
-            return False
+        if size == 0 or not part.results:
+            return "that would not lower the peak of memory"
+        if any(must_recompute(node) for node in part.steps):
+            return "torch.utils.checkpoint has a say in what is saved"
         late = late_values(part, [n for n in gm.graph.find_nodes(op="placeholder") if n.name.startswith("tangents")])
         number = factor(part, late)
         if not isinstance(number, str):
-            put_in_chunks(gm, part, late, number, size)
-            return True
-        reasons.append(number)
-    _log.info("The rows of %s are not computed in chunks: %s.", products[0], "; ".join(reasons))
-    return False
+            return _Chosen(part, late, number, size)
+        reasons[number] = None
+    return "; ".join(reasons)
 
 
 def _groups_of_chunk(part: Part, product: Node) -> int:

@@ -33,8 +33,8 @@ def compile_with_chunks(
     options = Options()
     if isinstance(compiler, RegionCompiler):
         rest, options = compiler.choices, compiler.options
-    of_chunks = compiler if (other := _other(backend)) is None else other.fw_compiler
-    chunks = Choice(CHUNKS, functools.partial(_compiled, of_chunks), _declined)
+    compile_chunk = compiler if (other := of_chunks(backend)) is None else other.fw_compiler
+    chunks = Choice(CHUNKS, functools.partial(_compiled, compile_chunk), _declined)
     return RegionCompiler((chunks, *rest), options)(gm, example_inputs)
 
 
@@ -45,12 +45,12 @@ def load_with_chunks(backend: Backend, data: Mapping[str, Any], files: Files) ->
     if CHUNKS not in makers:
         return backend.load(data, files)
     rest: Mapping[str, Load] = loads_of(backend.load) or dict.fromkeys(makers, backend.load)
-    of_chunks = backend.load if (other := _other(backend)) is None else other.load
-    assert of_chunks is not None
-    return load({**rest, CHUNKS: functools.partial(_loaded, of_chunks)}, data, files)
+    load_chunk = backend.load if (other := of_chunks(backend)) is None else other.load
+    assert load_chunk is not None
+    return load({**rest, CHUNKS: functools.partial(_loaded, load_chunk)}, data, files)
 
 
-def _other(backend: Backend | None) -> Backend | None:
+def of_chunks(backend: Backend | None) -> Backend | None:
     """The backend that compiles the graphs of chunks for this one."""
     other = None if backend is None or backend.chunks is None else backend.chunks()
     return None if other is None or other.unavailable() is not None else other

@@ -51,10 +51,11 @@ def compared(fn, inputs, **options):
     return fast
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("partition", ["default", "min_cut", "nx_min_cut"])
 @pytest.mark.parametrize("fn", patterns.TAKEN, ids=lambda fn: fn.__name__)
-def test_losses_are_computed_in_chunks(fn, partition):
-    inputs = patterns.inputs()
+def test_losses_are_computed_in_chunks(fn, partition, device):
+    inputs = patterns.inputs(device=device)
     fast = compared(fn, inputs, backend=as_it_is(), partition=partition)
     assert chunked(fast.graphs(*inputs))
     assert largest(fast.graphs(*inputs)) < 4 * patterns.ROWS * patterns.WORDS / 2
@@ -101,8 +102,8 @@ def test_open_sizes_are_left():
     assert not chunked(fast.graphs(*inputs))
 
 
-def test_bfloat16_is_rounded_about_as_often_as_in_eager():
-    inputs = patterns.inputs(torch.bfloat16)
+def test_bfloat16_is_rounded_about_as_often_as_in_eager(device):
+    inputs = patterns.inputs(torch.bfloat16, device=device)
     exact = [x.detach().double().requires_grad_() if x.is_floating_point() else x for x in inputs]
     want = torch.autograd.grad(patterns.z_loss(*exact), exact[:2])
     fast = aotkit.compile(patterns.z_loss, backend=as_it_is(), capture="aot")  # and its check passes
@@ -126,11 +127,11 @@ def test_a_graph_may_be_run_backward_twice():
 
 
 @pytest.mark.parametrize("backend", ["fuser", "inductor", ["fuser", "inductor"]], ids=str)
-def test_chunks_are_compiled(backend):
+def test_chunks_are_compiled(backend, device):
     for name in [backend] if isinstance(backend, str) else backend:
         if (reason := aotkit.get_backend(name).unavailable()) is not None:
             pytest.skip(reason)
-    inputs = patterns.inputs()
+    inputs = patterns.inputs(device=device)
     fast = compared(patterns.shifted, inputs, backend=backend, partition="min_cut")
     graphs = fast.graphs(*inputs)
     (node,) = chunked(graphs)

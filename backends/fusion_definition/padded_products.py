@@ -135,17 +135,23 @@ class _Padding:
         operands = [self._with_zeros(x, amounts, node) for x, amounts in product.operands()]
         with self._graph.inserting_before(node):
             made = self._added(node, node.target, *operands, *node.args[len(operands) :], **node.kwargs)
-            for dim, more in ((-2, product.rows), (-1, product.columns)):
-                if more:
-                    dim += node.meta["val"].dim()
-                    made = self._added(node, aten.slice.Tensor, made, dim, 0, node.meta["val"].shape[dim])
-            if made.meta["val"].stride() != node.meta["val"].stride():
-                if _is_seen(node):
-                    made = self._added(node, aten.clone.default, made, memory_format=torch.contiguous_format)
-                else:
-                    self.cut.append(made)
+            is_apart = product.columns or node.meta["val"].dim() > 2  # what is cut, in memory
+            if is_apart and _is_seen(node):  # a copy, for which a fuser has a kernel
+                made = self._added(node, aten.constant_pad_nd.default, made, [0, -product.columns, 0, -product.rows])
+            else:
+                made = self._cut(node, made, product)
         node.replace_all_uses_with(made)
         self._erase(node)
+
+    def _cut(self, node: Node, made: Node, product: _Product) -> Node:
+        """A view of a padded product."""
+        for dim, more in ((-2, product.rows), (-1, product.columns)):
+            if more:
+                dim += node.meta["val"].dim()
+                made = self._added(node, aten.slice.Tensor, made, dim, 0, node.meta["val"].shape[dim])
+        if made.meta["val"].stride() != node.meta["val"].stride():
+            self.cut.append(made)
+        return made
 
     def _add_up(self, node: Node, amounts: Amounts) -> None:
         """Let sums over other dimensions, as the gradient of a bias is one, read what is padded, as the products do."""

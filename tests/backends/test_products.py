@@ -73,7 +73,7 @@ def test_a_vocabulary_of_an_odd_size(any_size):
     assert count(gm, aten.constant_pad_nd.default) == 3  # weight, bias and gradient, each once
     (total,) = gm.graph.find_nodes(op="call_function", target=aten.sum.dim_IntList)
     assert total.args[0].target is aten.constant_pad_nd.default  # as the products read it
-    assert count(gm, aten.clone.default) == 0
+    assert cut_copies(gm) == 0
 
 
 def attention(q, k, v):
@@ -128,10 +128,16 @@ def test_what_reads_a_product_reads_the_same(function, any_size):
     assert sizes(gm) == [(8, 16, 16)]
 
 
+def cut_copies(gm):
+    """Copies of products without their zeros: kernels of a fuser's, where `clone` would be a slow one of ATen's."""
+    pads = gm.graph.find_nodes(op="call_function", target=aten.constant_pad_nd.default)
+    return sum(min(node.args[1]) < 0 for node in pads)
+
+
 def test_what_may_count_on_strides_reads_a_copy(any_size):
     gm = padded(lambda x, w: ((x @ w).view(8, 13).sort(-1)[0],), (8, 16), (16, 13))
-    assert count(gm, aten.clone.default) == 1
-    assert count(padded(lambda x, w: ((x @ w).view(8, 13).exp(),), (8, 16), (16, 13)), aten.clone.default) == 0
+    assert cut_copies(gm) == 1
+    assert cut_copies(padded(lambda x, w: ((x @ w).view(8, 13).exp(),), (8, 16), (16, 13))) == 0
 
 
 def test_a_result_is_handed_out_and_read_in_one_place(any_size):
@@ -140,7 +146,7 @@ def test_a_result_is_handed_out_and_read_in_one_place(any_size):
         return y, y.view(2, 4, 13).exp()
 
     gm = padded(losses, (8, 16), (16, 13))
-    assert count(gm, aten.clone.default) == 1
+    assert cut_copies(gm) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch.fx import GraphModule, Node
 
 from aotkit.inspection.saved import COPIED, kept_outputs, saved_nodes, saved_values
-from aotkit.passes import output_nodes, placeholders
+from aotkit.passes import output_nodes, placeholders, temporary_bytes
 
 if TYPE_CHECKING:
     from aotkit.inspection.graphs import Graphs
@@ -130,6 +130,10 @@ def lifetimes(graphs: "Graphs") -> Lifetimes:
             lifetime.held = held
             lifetime.first = min(lifetime.first, first)
             lifetime.last = max(lifetime.last, last)
+    for step, node in enumerate(steps):
+        if nbytes := temporary_bytes(node):
+            memory = Memory(nbytes)
+            found[memory] = Lifetime(memory, "temporary", step, step)
     index = {memory: i for i, memory in enumerate(found)}
     of_node = {node: [index[memory] for memory in known[node].values()] for node in steps}
     return Lifetimes(steps, list(found.values()), of_node)

@@ -39,6 +39,7 @@ from aotkit.passes.nodes import (
     size_hint,
     storage_of,
     storages,
+    temporary_bytes,
     tensors_of,
 )
 from aotkit.passes.output_strides import promise_strides, show_results, strides_of
@@ -120,6 +121,7 @@ __all__ = [
     "storage_of",
     "storages",
     "strides_of",
+    "temporary_bytes",
     "tensor_kind",
     "tensors_of",
     "user_line",

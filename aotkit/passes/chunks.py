@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 aten = torch.ops.aten
 Run = Callable[..., Sequence[Tensor]]
@@ -104,6 +104,12 @@ class Gathered:
             return torch.cat(self._rows, self._result.along)
         assert self._sum is not None
         return self._sum
+
+
+def body_of(node: Node) -> GraphModule:
+    """The graph of a chunk."""
+    held: Any = node.args[0]
+    return getattr(node.graph.owning_module, held.target)  # type: ignore[no-any-return]
 
 
 def is_in_chunks(node: Node) -> bool:

@@ -17,7 +17,7 @@ from torch.fx import Node
 from aotkit.inspection import Span, bytes_alive
 from aotkit.joint import Sides
 from aotkit.partitioners.rematerialization.values import Values, is_cheap
-from aotkit.passes import is_tensor, producer
+from aotkit.passes import is_tensor, producer, temporary_bytes
 
 
 @dataclass
@@ -121,6 +121,7 @@ def lifetimes(values: Values, sides: Sides) -> Lifetimes:
     spans = [(0, steps - 1, held)]
     spans += [use.span(steps - 1 if key in outputs else 0) for key, use in forward.items() if key not in inputs]
     spans += [use.span(steps - 1 if key in returned else 0) for key, use in backward.items() if key not in forward]
+    spans += [(at[node], at[node], nbytes) for node in early if (nbytes := temporary_bytes(node))]
     owner: dict[Any, int] = {}
     memory = list(range(len(nodes)))
     size, saved_from = [0] * len(nodes), [0] * len(nodes)

@@ -1,14 +1,18 @@
 """Losses of rows as long as a vocabulary: in chunks they are what they are at once."""
 
+import copy
 import dataclasses
 import logging
 from importlib import import_module
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 import aotkit
-from aotkit.passes import is_in_chunks
+from aotkit.partitioners.nx_min_cut import peak
+from aotkit.passes import flops, is_in_chunks, temporary_bytes
 from aotkit.stages.chunks import choosing
 
 patterns = import_module("tests.stages.chunks.patterns")
@@ -117,6 +121,22 @@ def test_bfloat16_is_rounded_about_as_often_as_in_eager(device):
         assert (found - exactly).norm() < 2 * (eager - exactly).norm()
 
 
+def test_what_a_chunk_takes_counts():
+    """Budgets hold, and tables tell, with the memory of a chunk; the work is that of all rows."""
+    inputs = patterns.inputs()
+    fast = aotkit.compile(patterns.cross_entropy, backend=as_it_is(), capture="aot", check=False)
+    graphs = fast.graphs(*inputs)
+    (node,) = chunked(graphs)
+    chunk = 2 * 4 * 15 * patterns.WORDS  # logits and their gradient, in float32
+    assert chunk <= temporary_bytes(node) < chunk + 2**13
+    assert flops(node) == 3 * 2 * patterns.ROWS * patterns.WIDTH * patterns.WORDS
+    weight = 4 * patterns.WORDS * patterns.WIDTH
+    limited = aotkit.compile(patterns.cross_entropy, backend=as_it_is(), partition=peak(1), capture="aot")
+    with pytest.raises(aotkit.BudgetError) as e:
+        limited(*inputs)
+    assert e.value.least > chunk + 2 * weight
+
+
 def test_a_graph_may_be_run_backward_twice():
     h, w, y = patterns.inputs()
     fast = aotkit.compile(patterns.cross_entropy, backend=as_it_is(), capture="aot", check=False)
@@ -138,6 +158,39 @@ def test_chunks_are_compiled(backend, device):
     launched = fast.explain(*inputs).kernels.of("forward")
     assert len([kernel for kernel in launched if node.name in kernel.operations]) > 3
     assert "chunks" in str(graphs)
+
+
+class Model(nn.Module):
+    """Tied embeddings, buffers that change, dropout before the head."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(patterns.WORDS, patterns.WIDTH)
+        self.norm = nn.BatchNorm1d(patterns.WIDTH)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, ids):
+        hidden = self.norm(self.embedding(ids).flatten(0, 1)).view(*ids.shape, -1)
+        logits = F.linear(self.dropout(hidden), self.embedding.weight)
+        return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+
+
+@pytest.mark.parametrize("backend", ["fuser", "inductor"])
+@pytest.mark.parametrize("partition", ["default", "nx_min_cut"])
+def test_a_model_that_changes_buffers_and_draws(backend, partition, device):
+    if (reason := aotkit.get_backend(backend).unavailable()) is not None:
+        pytest.skip(reason)
+    model = Model().to(device)
+    eager = copy.deepcopy(model)
+    ids = torch.randint(0, patterns.WORDS, (4, 15), device=device)
+    fast = aotkit.compile(model, backend=backend, partition=partition, capture="aot")  # and its check passes
+    fast(ids).backward()
+    assert chunked(fast.graphs(ids))
+    eager(ids)
+    torch.testing.assert_close(model.norm.running_mean, eager.norm.running_mean)
+    with torch.autocast(device.type, torch.bfloat16):
+        fast(ids).backward()
+        assert chunked(fast.graphs(ids))
 
 
 def test_what_was_compiled_is_kept(monkeypatch, tmp_path):

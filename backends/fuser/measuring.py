@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-SECONDS = 1.0  # for all together
-FEWEST, MOST = 5, 31  # rounds
+SECONDS = 1.0  # for all together, if the fewest rounds do not take longer
+FEWEST, MOST = 3, 31  # rounds
 LEAST = 0.03  # of the time of the first, by which another one has to be faster
 FLUSHED = 2**28  # bytes: more than the L2 cache of any GPU
 
@@ -19,13 +19,13 @@ Measure = Callable[[Sequence[Run], str], Sequence[Sequence[float]]]  # functions
 def measured(runs: Sequence[Run], device: str) -> list[list[float]]:
     """The seconds that each function takes, several times, by turns: there and back. Each has run before."""
     once = _clock_of_cuda() if device == "cuda" else _seconds_on_cpu
-    total = sum([once(run) for run in runs])
-    found: list[list[float]] = [[] for _ in runs]
+    found = [[once(run)] for run in runs]
     turns = [*zip(runs, found, strict=True)]
-    for _ in range(int(min(MOST, max(FEWEST, SECONDS / total)))):
+    rounds = int(min(MOST, max(FEWEST, SECONDS / sum(map(sum, found)))))
+    for _ in range(1, rounds):
+        turns.reverse()
         for run, seconds in turns:
             seconds.append(once(run))
-        turns.reverse()
     return found
 
 

@@ -1,6 +1,7 @@
 """The backend `fuser_tuned`: which schedule is taken, that it stays right, and what is kept. No clock decides."""
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -115,7 +116,7 @@ def test_what_a_kernel_writes_in_place_is_tried_on_copies():
 
 
 def summed(order):
-    return lambda x, result: result.copy_(x[order].cumsum(0)[-1])
+    return lambda x, result: result.copy_(functools.reduce(torch.add, x[order]))
 
 
 def test_another_order_of_a_sum_is_right_where_little_is_left_of_it():
@@ -200,7 +201,7 @@ def test_another_schedule_has_to_be_faster_by_more_than_what_varies():
 def test_each_schedule_is_timed_by_turns():
     order = []
     found = measuring.measured([lambda: order.append("a"), lambda: order.append("b")], "cpu")
-    assert order == ["a", "b", *(["a", "b", "b", "a"] * len(order))][: len(order)]
+    assert order == (["a", "b", "b", "a"] * len(order))[: len(order)]
     assert len(found[0]) == len(found[1]) >= measuring.FEWEST
 
 
@@ -221,38 +222,39 @@ measured, built = [], []
 cpp_target.Build._start = start
 fuser_tuned.ENGINES["cpu"].tuning.measure = measure
 x = torch.linspace(-1, 1, 128 * 300).reshape(128, 300).requires_grad_()
-fast = aotkit.compile(lambda x: (x.exp() + 1).softmax(-1).square(), backend=json.loads(sys.argv[1]))
+options = {"backend": json.loads(sys.argv[1]), "capture": sys.argv[3]}
+fast = aotkit.compile(lambda x: (x.exp() + 1).softmax(-1).square(), **options)
 fast(x).sum().backward()
 if sys.argv[2]:
     fast.save(sys.argv[2], x)
 told = [line.strip() for part in ("forward", "backward") for line in fast.explain(x).code(part).splitlines()]
 is_traced = "trace, cut and compile" in {stage.name for stage in fast.timeline(x).stages}
 told = [text for text in told if text.startswith("tuned")]
-print(json.dumps([measured, len(built), is_traced, told, x.grad.sum(1).abs().max().item()]))
+print(json.dumps([measured, len(built), is_traced, fast.report(x).kept, told, x.grad.sum(1).abs().max().item()]))
 """
 
 
-def process(folder, backend, saved=""):
+def process(folder, backend, saved="", capture="auto"):
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder), "AOTKIT_KEEP": "1"}
-    command = [sys.executable, "-c", PROGRAM, json.dumps(backend), saved]
+    command = [sys.executable, "-c", PROGRAM, json.dumps(backend), saved, capture]
     done = subprocess.run(command, env=environment, text=True, stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("backend", ["fuser_tuned", ["fuser_tuned", "nop"]], ids=str)
-def test_the_next_process_takes_what_has_won(tmp_path, backend):
-    measured, built, _, told, off = process(tmp_path, backend)
+@pytest.mark.parametrize("spec", ["fuser_tuned", ["fuser_tuned", "nop"]], ids=str)
+def test_the_next_process_takes_what_has_won(tmp_path, spec):
+    measured, built, _, _, told, off = process(tmp_path, spec)
     assert len(measured) == 2
     assert built > 2
     assert len(told) == 2
-    assert process(tmp_path, backend) == [[], 0, "nop" in backend, told, off]  # of graphs, `nop` keeps none
+    assert process(tmp_path, spec) == [[], 0, "nop" in spec, True, told, off]  # of graphs, `nop` keeps none
 
 
 def test_nothing_is_measured_without_being_asked_for(tmp_path):
-    """Not even where it has been measured: `fuser` has its model's choice."""
-    process(tmp_path, "fuser_tuned")
-    measured, _, _, told, _ = process(tmp_path, "fuser")
-    assert (measured, told) == ([], [])
+    """Not even where it has been measured: `fuser` has its model's choice, which has not been checked yet."""
+    process(tmp_path, "fuser_tuned", capture="dynamo")
+    measured, _, _, is_checked, told, _ = process(tmp_path, "fuser", capture="dynamo")
+    assert (measured, is_checked, told) == ([], False, [])
 
 
 def test_what_is_saved_is_loaded(tmp_path):

@@ -17,6 +17,7 @@ from aotkit.backends.fuser.cpp_target import Cpp
 from aotkit.backends.fuser.definition import DataType, FusionDefinition
 from aotkit.backends.fuser.launches import Fused, Target
 from aotkit.backends.fuser.triton_target import Triton
+from aotkit.backends.fuser.tuning import Tuning
 from aotkit.backends.fuser.values import Value, below
 from aotkit.backends.fusion_definition.engine import Around
 from aotkit.backends.fusion_definition.products import prepare_products
@@ -35,9 +36,9 @@ NAME = "the fuser"
 class Definition(FusionDefinition):
     """One that runs."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, tuning: Tuning | None) -> None:
         super().__init__()
-        self.target = target
+        self.target, self.tuning = target, tuning
 
     def __enter__(self) -> "Definition":
         return self
@@ -75,25 +76,32 @@ class Definition(FusionDefinition):
 
 
 class Engine:
-    """What `fusion_definition` builds with."""
+    """What `fusion_definition` builds with.
+
+    Args:
+        tuning: measures schedules; None: the model's choice it is.
+    """
 
     name, DataType = NAME, DataType
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
+    def __init__(self, target: Target, tuning: Tuning | None = None) -> None:
+        self.target, self.tuning = target, tuning
 
     @cached_property
     def of_open_sizes(self) -> "Engine":
         """With kernels that serve many sizes."""
-        return type(self)(self.target.of_open_sizes)
+        return type(self)(self.target.of_open_sizes, self.tuning)
 
     def version(self) -> str:
-        """The compiler of its kernels, and how that is called."""
-        return self.target.version()
+        """The compiler of its kernels, and how that is called.
+
+        Of schedules, whether they are measured. Which win is not known yet; results of all are the same to rounding.
+        """
+        return self.target.version() + ("" if self.tuning is None else "\nschedules are measured")
 
     def definition(self) -> Definition:
         """A new one."""
-        return Definition(self.target)
+        return Definition(self.target, self.tuning)
 
     def kernels(
         self,
@@ -120,8 +128,13 @@ _DEVICES: WeakKeyDictionary[Graph, str] = WeakKeyDictionary()
 
 def compile_graph(gm: GraphModule, example_inputs: Sequence[Tensor]) -> Callable[..., Any]:
     """Kernels for a graph of operators that `declines` takes; Triton compiles them on the first call."""
+    return compiled(ENGINES, gm)
+
+
+def compiled(engines: Mapping[str, Engine], gm: GraphModule) -> Callable[..., Any]:
+    """Kernels of the engine for the type of device that a graph is of."""
     device = _device(gm.graph)
-    return compile_region(ENGINES[device], gm, device)
+    return compile_region(engines[device], gm, device)
 
 
 def load(data: Mapping[str, Any], files: Mapping[str, Path]) -> Boxed:

@@ -11,14 +11,13 @@ from contextlib import contextmanager, nullcontext
 import torch
 
 from aotkit.backends.fuser.cpp_operations import ELEMENTS, LANES, REDUCTIONS, neutral
-from aotkit.backends.fuser.cpp_schedule import CHUNK, MOST_LANES, Schedule
+from aotkit.backends.fuser.cpp_schedule import CHUNK, MOST_LANES, VECTORS, Schedule
 from aotkit.backends.fuser.cpp_values import Values
 from aotkit.backends.fuser.cpp_walks import Walk, reductions_of, spans, walks
 from aotkit.backends.fuser.kernels import Kernel, Partial
 from aotkit.backends.fuser.loops import Loops, Node
 from aotkit.backends.fuser.values import below
 
-VECTORS = 4  # at a time, along a row
 AHEAD = 256  # elements
 FOLDED = 64  # sums are added up in so many steps, then those: errors stay small
 
@@ -309,12 +308,13 @@ class Writer(Values):
             self._known.add(self._lane)
             yield
         self._lines[-1] += ";"
-        several = VECTORS * MOST_LANES
+        vectors = self._schedule.vectors
+        several = vectors * MOST_LANES
         with self._scope(""):
             self._line(f"int64_t at = {start};")
             if self._along and size >= several:
-                count = f"{VECTORS} * LANES"
-                self._line(f"for (; at + {count} <= {end}; at += {count}) {body}(at, wholes<{VECTORS}>{{}});")
+                count = f"{vectors} * LANES"
+                self._line(f"for (; at + {count} <= {end}; at += {count}) {body}(at, wholes<{vectors}>{{}});")
             if not self._along or size < several or size % several:
                 self._line(f"for (; at + LANES <= {end}; at += LANES) {body}(at, whole{{}});")
             if size % MOST_LANES:

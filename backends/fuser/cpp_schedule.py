@@ -1,6 +1,7 @@
 """How kernels for CPUs are planned and laid out: which axis is that of vectors, and what a thread does at a time."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from aotkit.backends.fuser.cpp_operations import COST
 from aotkit.backends.fuser.kernels import Kernel
@@ -16,6 +17,19 @@ PARTS = 64  # at most, of a row, or of rows that are added up; as many for any n
 PART = 32768  # elements, at least
 THREAD = 2**18  # additions that another thread is worth
 HELD = 2**18  # bytes of a thread's own
+VECTORS = 4  # at a time, along a row
+
+# Schedules around the model's own choice, to be measured on request: factors of what that chose.
+PREFERENCES: Mapping[str, Mapping[str, float]] = {
+    "one vector": {"vectors": 1 / VECTORS},
+    "fewer vectors": {"vectors": 0.5},
+    "more vectors": {"vectors": 2},
+    "larger blocks": {"block": 2},
+    "smaller blocks": {"block": 0.5},
+    "nothing held": {"held": 0},
+    "more threads": {"threads": 2},
+    "fewer threads": {"threads": 0.5},
+}
 
 
 class CpuPlan(Plan):
@@ -48,6 +62,8 @@ class Schedule:
         programs: parts of the rows that are added up (1 if none are).
         tasks: which threads share.
         threads: for how many there is enough to do.
+        vectors: at a time, along a row.
+        held: bytes that a thread has for values that a later walk needs.
     """
 
     rows: tuple[int, ...]
@@ -57,6 +73,8 @@ class Schedule:
     programs: int
     tasks: int
     threads: int
+    vectors: int
+    held: int
     whole: bool = True
 
     @property
@@ -67,11 +85,41 @@ class Schedule:
     @property
     def heading(self) -> str:
         """As text."""
-        return f"{self.tasks} tasks, at most {self.threads} threads"
+        held = "" if self.held else ", nothing held"
+        return f"{self.tasks} tasks, at most {self.threads} threads, {self.vectors} vectors at a time{held}"
 
 
-def scheduled(loops: Loops, kernel: Kernel) -> Schedule:
-    """The schedule of a kernel. It sets the size of the axis of parts."""
+def scheduled(loops: Loops, kernel: Kernel, preference: str = "") -> Schedule:
+    """The schedule of a kernel. It sets the size of the axis of parts.
+
+    Args:
+        preference: one of `PREFERENCES`, which is followed as far as it is legal; "": what the model chooses.
+    """
+    own = _chosen(loops, kernel)
+    return _around(loops, kernel, own, PREFERENCES[preference]) if preference else own
+
+
+def _around(loops: Loops, kernel: Kernel, own: Schedule, factors: Mapping[str, float]) -> Schedule:
+    """Another block, of whole packs of vectors, or all of an axis; the parts that are added up stay what they are."""
+    size, block = loops.sizes[own.lane] if own.lane is not None else 1, own.block
+    vectors = int(own.vectors * factors.get("vectors", 1))
+    if kernel.shares > 1:  # which are of whole packs of the model's own
+        vectors = min(vectors, own.vectors)
+    if kernel.inner is None or own.lane in own.rows:
+        step = vectors * MOST_LANES
+        block = min(size, -(-max(1, int(own.block * factors.get("block", 1))) // step) * step)
+    tasks = own.tasks // -(-size // own.block) * -(-size // block)
+    return replace(
+        own,
+        block=block,
+        tasks=tasks,
+        threads=max(1, min(tasks, int(own.threads * factors.get("threads", 1)))),
+        vectors=vectors,
+        held=int(own.held * factors.get("held", 1)),
+    )
+
+
+def _chosen(loops: Loops, kernel: Kernel) -> Schedule:
     order, _ = layout(loops, kernel)
     lane = _lane(loops, kernel, order)
     inner = [a for a in order if kernel.inner is None or a in kernel.inner]
@@ -98,7 +146,7 @@ def scheduled(loops: Loops, kernel: Kernel) -> Schedule:
         outer = kept_rows * programs
     tasks = outer * -(-size // block) * kernel.shares
     threads = max(1, min(tasks, loops.size(kernel.domain) * _cost(kernel) // THREAD))
-    return Schedule(tuple(rows), tuple(inner), lane, block, programs, tasks, threads)
+    return Schedule(tuple(rows), tuple(inner), lane, block, programs, tasks, threads, VECTORS, HELD)
 
 
 def _cost(kernel: Kernel) -> int:

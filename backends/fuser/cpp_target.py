@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from aotkit.backends.fuser.cpp_code import Writer
 from aotkit.backends.fuser.cpp_operations import OPERATIONS, REDUCTIONS
-from aotkit.backends.fuser.cpp_schedule import CpuPlan, scheduled
+from aotkit.backends.fuser.cpp_schedule import PREFERENCES, CpuPlan, scheduled
 from aotkit.backends.fuser.kernels import Kernel
 from aotkit.backends.fuser.launches import Launch, Step, own_folder
 from aotkit.backends.fuser.loops import Loops, Result
@@ -54,6 +54,16 @@ class Cpp:
         return "\n".join((compiler_version(), *FLAGS))
 
     @property
+    def preferences(self) -> Collection[str]:
+        """Those of threads only where there are several."""
+        several = torch.get_num_threads() > 1
+        return [name for name, factors in PREFERENCES.items() if several or "threads" not in factors]
+
+    def place(self) -> str:
+        """How many threads there are."""
+        return f"{torch.get_num_threads()} threads"
+
+    @property
     def of_open_sizes(self) -> "Cpp":
         """The same: there are kernels for each size."""
         return self
@@ -62,11 +72,13 @@ class Cpp:
         """Which values share a kernel, and the results that these store."""
         return CpuPlan(loops, results, inputs), results
 
-    def launch(self, loops: Loops, kernel: Kernel, name: str) -> Launch:
+    def launch(self, loops: Loops, kernel: Kernel, name: str, preference: str = "") -> Launch:
         """The code of a kernel."""
-        schedule = scheduled(loops, kernel)
+        schedule = scheduled(loops, kernel, preference)
         writer = Writer(loops, kernel, schedule, name)
-        return Launch(name, writer.text(), schedule, tuple(writer.buffers), (), {})
+        text = writer.text()
+        template = text.replace(name, "kernel", 1)
+        return Launch(name, text, schedule, tuple(writer.buffers), (), {}, template)
 
     def prepared(self, launches: Sequence[Launch], inputs: int) -> Callable[[], list[Step]]:
         """Begin to build the library, unless it is kept; the function waits for it."""

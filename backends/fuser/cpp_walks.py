@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from aotkit.backends.fuser.cpp_operations import COST
-from aotkit.backends.fuser.cpp_schedule import HELD, Schedule
+from aotkit.backends.fuser.cpp_schedule import Schedule
 from aotkit.backends.fuser.kernels import Kernel, Partial, Store
 from aotkit.backends.fuser.loops import Node
 from aotkit.backends.fuser.values import below
@@ -60,7 +60,7 @@ def walks(kernel: Kernel, schedule: Schedule, row_bytes: int) -> list[Walk]:
         )
         if walk.anchors:
             found.append(walk)
-    _hold(found, {*reductions}, schedule, row_bytes, HELD - row_bytes * len(summed))
+    _hold(found, {*reductions}, schedule, row_bytes, schedule.held - row_bytes * len(summed))
     return found
 
 

@@ -32,9 +32,11 @@ class FusionDefinition:
         inputs: tensors and numbers, in the order in which a call gives them.
         outputs: the results.
         target: what kernels are written for.
+        tuning: what measures their schedules; None: nothing does.
     """
 
     target: Any = None
+    tuning: Any = None
 
     def __init__(self) -> None:
         self.inputs: list[Value] = []

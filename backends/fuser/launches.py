@@ -5,7 +5,8 @@ import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +20,9 @@ from aotkit.backends.fuser.loops import Loops, Result, lowered
 from aotkit.backends.fuser.origins import Origins
 from aotkit.backends.fuser.plan import Plan
 from aotkit.backends.fuser.printing import printed
+from aotkit.backends.fuser.search import Search
 from aotkit.backends.fuser.short_sums import unrolled
+from aotkit.backends.fuser.tuning import Tuning
 from aotkit.backends.fusion_definition.engine import Around
 from aotkit.stages import Kernel
 from aotkit.torch_private.tensors import Empty, empty_strided_on
@@ -34,6 +37,7 @@ class Launch:
     Attributes:
         buffers, scalars: which values it gets; buffers are inputs, then what the call allocates.
         sizes: the numbers that it gets after them, by name.
+        template: the code without its name, and without numbers that follow from open sizes, and how it is launched.
     """
 
     name: str
@@ -42,6 +46,7 @@ class Launch:
     buffers: tuple[int, ...]
     scalars: tuple[int, ...]
     sizes: Mapping[str, int]
+    template: str
 
 
 class Target(Protocol):
@@ -50,11 +55,15 @@ class Target(Protocol):
     Attributes:
         language: of the code.
         operations, reductions: for which there is code, by name.
+        preferences: names of schedules that a kernel may have instead of the model's own choice.
     """
 
     language: str
     operations: Mapping[str, Any]
     reductions: Mapping[str, Any]
+
+    @property
+    def preferences(self) -> Collection[str]: ...
 
     def unavailable(self) -> str | None:
         """Why there are no kernels here, and what to do about it."""
@@ -62,6 +71,10 @@ class Target(Protocol):
 
     def version(self) -> str:
         """The compiler, and how it is called."""
+        ...
+
+    def place(self) -> str:
+        """What decides how long its kernels take, besides what is installed."""
         ...
 
     @property
@@ -73,8 +86,8 @@ class Target(Protocol):
         """Which values share a kernel, and the results that these store."""
         ...
 
-    def launch(self, loops: Loops, kernel: Nest, name: str) -> Launch:
-        """The code of a kernel."""
+    def launch(self, loops: Loops, kernel: Nest, name: str, preference: str = "") -> Launch:
+        """The code of a kernel; "": with the schedule that the model chooses."""
         ...
 
     def prepared(self, launches: Sequence[Launch], inputs: int) -> Callable[[], list[Step]]:
@@ -100,6 +113,9 @@ class Fused:
         self.plan = plan
         self._numbers = [i for i, x in enumerate(definition.inputs) if x.kind == "scalar"]
         self.launches = [self._target.launch(loops, kernel, kernel.name(n)) for n, kernel in enumerate(plan.kernels)]
+        types = [x.type for x in (*definition.inputs, *plan.buffers)]
+        tuning: Tuning | None = definition.tuning
+        self._search = None if tuning is None else Search(tuning, self._target, plan, self.launches, types)
         self._allocations = [_allocation(loops.sizes, buffer) for buffer in plan.buffers]
         order = [b.result for b in plan.buffers]
         self._results = [inputs + next(i for i, r in enumerate(order) if r is result) for result in results]
@@ -108,7 +124,10 @@ class Fused:
 
     def prepare(self) -> None:
         """Begin to compile the kernels, if that takes a process of its own."""
-        self._prepared = self._prepared or self._target.prepared(self.launches, self.plan.inputs)
+        if self._prepared is None:
+            self._prepared = self._target.prepared(self.launches, self.plan.inputs)
+            if self._search is not None:
+                self._search.prepare()
 
     def __call__(self, inputs: Sequence[Tensor], device: torch.device, around: Around | None = None) -> list[Tensor]:
         """The results, as new tensors; `around`, if it is given, is entered with the number of each launch."""
@@ -120,14 +139,22 @@ class Fused:
         for i in self._numbers:
             values[i] = values[i].item()
         values += [new(*form) for form in self._allocations]
-        if around is None:
+        if around is None and (self._search is None or not self._search.begins()):
             for run, arguments, sizes in steps:
                 run(*map(values.__getitem__, arguments), *sizes)
         else:
-            for n, (run, arguments, sizes) in enumerate(steps):
-                with around(n):
-                    run(*map(values.__getitem__, arguments), *sizes)
+            self._run_each(steps, values, around)
         return list(map(values.__getitem__, self._results))
+
+    def _run_each(self, steps: list[Step], values: list[Any], around: Around | None) -> None:
+        """Run the kernels by themselves; if their schedules are open, each with the one that it has from now on."""
+        search = self._search if self._search is not None and self._search.begins() else None
+        for n, step in enumerate(steps):
+            if search is not None:
+                steps[n] = step = search.chosen(n, step, values)
+            run, arguments, sizes = step
+            with around(n) if around is not None else nullcontext():
+                run(*map(values.__getitem__, arguments), *sizes)
 
     def kernels(self, operations: Mapping[str, Sequence[Any]]) -> list[Kernel]:
         """What a call launches, in order.
@@ -139,6 +166,8 @@ class Fused:
         found = []
         for kernel, launch in zip(self.plan.kernels, self.launches, strict=True):
             lines = [printed(self.plan, kernel, launch.schedule, launch.name)]
+            if self._search is not None and (told := self._search.told.get(launch.name)):
+                lines.append(f"  {told}")
             if launch.sizes:
                 lines.append("  with " + ", ".join(f"{name} = {n}" for name, n in launch.sizes.items()))
             code = "\n".join([*lines, "", launch.code])

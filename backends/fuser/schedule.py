@@ -1,12 +1,25 @@
 """How a kernel is laid out: the order of its loops, the tile of a program, and how many programs there are."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from aotkit.backends.fuser import limits
 from aotkit.backends.fuser.dependence import contiguous
 from aotkit.backends.fuser.kernels import Kernel
 from aotkit.backends.fuser.loops import Loops
 from aotkit.backends.fuser.values import below
+
+# Schedules around the model's own choice, to be measured on request: factors of what that chose.
+PREFERENCES: Mapping[str, Mapping[str, float]] = {
+    "more warps": {"warps": 2},
+    "fewer warps": {"warps": 0.5},
+    "more rows": {"rows": 2},
+    "fewer rows": {"rows": 0.5},
+    "more rows and warps": {"rows": 2, "warps": 2},
+    "wider": {"inner": 2},
+    "narrower": {"inner": 0.5},
+    "fewer stages": {"stages": 0.5},
+}
 
 
 @dataclass(frozen=True)
@@ -41,8 +54,49 @@ class Schedule:
         return text + f", {self.stages} stages" * (self.stages > 1)
 
 
-def scheduled(loops: Loops, kernel: Kernel) -> Schedule:
-    """The schedule of a kernel. It sets the size of the axis of parts."""
+def scheduled(loops: Loops, kernel: Kernel, preference: str = "") -> Schedule:
+    """The schedule of a kernel. It sets the size of the axis of parts.
+
+    Args:
+        preference: one of `PREFERENCES`, which is followed as far as it is legal; "": what the model chooses.
+    """
+    own = _chosen(loops, kernel)
+    return _around(loops, kernel, own, PREFERENCES[preference]) if preference else own
+
+
+def _around(loops: Loops, kernel: Kernel, own: Schedule, factors: Mapping[str, float]) -> Schedule:
+    """Another tile. Rows that are added up stay whole, by as many programs; chunks of a shared row divide a share."""
+    count, length = loops.size(kernel.summed or own.rows), loops.size(own.inner)
+    row_block = min(_times(own.row_block, factors.get("rows")), power_of_two(count))
+    widest = power_of_two(length) if kernel.shares == 1 else limits.SHARED_CHUNK
+    inner_block = min(_times(own.inner_block, factors.get("inner")), widest)
+    tile = row_block * inner_block
+    is_narrow = inner_block < min(own.inner_block, limits.NARROWEST)
+    if is_narrow or tile > max(own.row_block * own.inner_block, limits.LONGEST_WHOLE_ROW):
+        return own
+    if kernel.summed and inner_block != own.inner_block:
+        return own
+    blocks, grid = -(-loops.size(own.rows) // row_block), own.grid
+    if kernel.inner is None:
+        grid = blocks * -(-length // inner_block), 1
+    elif not kernel.summed:
+        grid = blocks, kernel.shares
+    return replace(
+        own,
+        row_block=row_block,
+        inner_block=inner_block,
+        whole=kernel.inner is not None and kernel.shares == 1 and inner_block >= length,
+        grid=grid,
+        warps=max(1, min(limits.MOST_WARPS, tile // 32, _times(own.warps, factors.get("warps")))),
+        stages=_times(own.stages, factors.get("stages")) if row_block == 1 else 1,
+    )
+
+
+def _times(number: int, factor: float | None) -> int:
+    return max(1, int(number * (factor or 1)))
+
+
+def _chosen(loops: Loops, kernel: Kernel) -> Schedule:
     order, nearest = layout(loops, kernel)
     if kernel.inner is None:
         return _crossing(loops, order, nearest) if len(nearest) > 1 else _flat(loops, order)
@@ -127,7 +181,7 @@ def _summed(loops: Loops, rows: tuple[int, ...], inner: tuple[int, ...], summed:
 
 
 def _warps(tile: int, elements: int) -> int:
-    return max(1, min(16, tile // (32 * elements)))
+    return max(1, min(limits.MOST_WARPS, tile // (32 * elements)))
 
 
 def layout(loops: Loops, kernel: Kernel) -> tuple[list[int], set[int]]:

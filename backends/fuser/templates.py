@@ -31,6 +31,11 @@ def literal(text: str) -> str:
     return MARK.sub(r"\2", text)
 
 
+def template(text: str) -> str:
+    """The text without its numbers."""
+    return MARK.sub("$", text)
+
+
 class Templates:
     """Which numbers of a kernel have to be arguments, by its template."""
 
@@ -44,7 +49,7 @@ class Templates:
         numbers = tuple(number for _, number in marks)
         matters = {i for i, (kind, _) in enumerate(marks) if not kind}
         with self._lock:
-            columns = self._columns((MARK.sub("$", text), warps), numbers)
+            columns = self._columns((template(text), warps), numbers)
         names: dict[tuple[str, ...], str] = {}
         for column in columns:
             if len({*column}) > 1:

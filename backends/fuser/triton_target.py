@@ -4,7 +4,7 @@ import hashlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -16,9 +16,9 @@ from aotkit.backends.fuser.launches import Launch, Step, own_folder
 from aotkit.backends.fuser.loops import Loops, Result
 from aotkit.backends.fuser.operations import OPERATIONS, REDUCTIONS
 from aotkit.backends.fuser.plan import Plan
-from aotkit.backends.fuser.schedule import scheduled
+from aotkit.backends.fuser.schedule import PREFERENCES, scheduled
 from aotkit.backends.fuser.side_by_side import read_once
-from aotkit.backends.fuser.templates import Templates, literal
+from aotkit.backends.fuser.templates import Templates, literal, template
 from aotkit.backends.fuser.triton_code import HEADER, Writer
 from aotkit.keep import write_whole
 
@@ -36,6 +36,7 @@ class Triton:
     language = "Triton"
     operations: Mapping[str, Any] = OPERATIONS
     reductions: Mapping[str, Any] = REDUCTIONS
+    preferences: Collection[str] = PREFERENCES
 
     def __init__(self, templates: Templates | None = None) -> None:
         self._templates = templates
@@ -53,6 +54,10 @@ class Triton:
         found = importlib.util.find_spec("triton") is not None
         return f"Triton {importlib.import_module('triton').__version__}" if found else "no Triton"
 
+    def place(self) -> str:
+        """The kind of GPU."""
+        return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+
     @property
     def of_open_sizes(self) -> "Triton":
         """With kernels that serve many sizes."""
@@ -65,11 +70,12 @@ class Triton:
         plan.originals.update(before)
         return plan, results
 
-    def launch(self, loops: Loops, kernel: Kernel, name: str) -> Launch:
+    def launch(self, loops: Loops, kernel: Kernel, name: str, preference: str = "") -> Launch:
         """The code of a kernel."""
-        schedule = scheduled(loops, kernel)
+        schedule = scheduled(loops, kernel, preference)
         writer = Writer(loops, kernel, schedule)
         text, sizes, plain = writer.text(), dict[str, int](), list[str]()
+        same = f"{schedule.warps} warps\n{literal(text) if self._templates is None else template(text)}"
         if self._templates is None:
             text = literal(text)
         else:
@@ -78,7 +84,7 @@ class Triton:
         decorator = f"@triton.jit(do_not_specialize={plain!r})" if plain else "@triton.jit"
         arguments = ", ".join([*writer.buffers.values(), *writer.scalars.values(), *sizes])
         code = f"{decorator}\ndef {name}({arguments}):\n{text}"
-        return Launch(name, code, schedule, tuple(writer.buffers), tuple(writer.scalars), sizes)
+        return Launch(name, code, schedule, tuple(writer.buffers), tuple(writer.scalars), sizes, same)
 
     def prepared(self, launches: Sequence[Launch], inputs: int) -> Callable[[], list[Step]]:
         """Nothing is begun before a call."""

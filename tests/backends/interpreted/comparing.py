@@ -1,12 +1,14 @@
 """The backend `fuser` next to ATen: each compiled graph runs both ways, on the same inputs."""
 
 import os
+import zlib
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import aotkit
 from aotkit.backends import fuser
+from aotkit.backends.fuser.tuning import Tuning
 from aotkit.backends.fusion_definition.region import Region, compile_region
 from aotkit.backends.fusion_definition.table import declining
 from aotkit.passes.graphs import copy_graph
@@ -14,14 +16,28 @@ from aotkit.torch_private.dispatch import pytree
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ENGINE = fuser.ENGINES["cuda" if IS_INTERPRETED else "cpu"]
+
+
+def the_first_is_fastest(runs, device):
+    """In place of a clock."""
+    return [[1.0 + n] for n in range(len(runs))]
+
+
+def engine_for(name):
+    """One that tries each schedule of each kernel, and warns where results differ; the interpreter, for every third."""
+    if IS_INTERPRETED and zlib.crc32(name.encode()) % 3 != 1:
+        return ENGINE
+    return fuser.Engine(ENGINE.target, Tuning(the_first_is_fastest, fewest=0))
+
+
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 
 
-def comparing(regions, tolerance=None):
+def comparing(regions, tolerance=None, engine=ENGINE):
     """A backend that returns ATen's results if the kernels' are the same; it keeps its regions in a list."""
 
     def compile_graph(gm, example_inputs):
-        region = compile_region(ENGINE, copy_graph(gm), "cpu")
+        region = compile_region(engine, copy_graph(gm), "cpu")
         assert isinstance(region, Region), "nothing is computed"
         regions.append(region)
 
@@ -32,13 +48,13 @@ def comparing(regions, tolerance=None):
 
         return run
 
-    engine = aotkit.Backend(
+    backend = aotkit.Backend(
         compile_graph,
         decompositions=fuser.decompositions,
         fixed_sizes=True,
-        declines=declining("cpu", fuser.NAME, ENGINE),
+        declines=declining("cpu", fuser.NAME, engine),
     )
-    return aotkit.by_region(engine, strict=True, min_region_size=1)
+    return aotkit.by_region(backend, strict=True, min_region_size=1)
 
 
 def compiled(fn, *args):
@@ -71,10 +87,10 @@ def same(got, expected, tolerance=None):
         torch.testing.assert_close(g, e, rtol=near, atol=near * largest, equal_nan=True, check_stride=True)
 
 
-def train(fn, *args, tolerance=None):
+def train(fn, *args, tolerance=None, engine=ENGINE):
     """Call the function and differentiate what it returns; the regions that computed both, which are compared."""
     regions = []
-    results = aotkit.compile(fn, backend=comparing(regions, tolerance), check=False)(*args)
+    results = aotkit.compile(fn, backend=comparing(regions, tolerance, engine), check=False)(*args)
     leaves = [x for x in pytree.tree_leaves(results) if x.requires_grad]
     if leaves:
         torch.autograd.backward(leaves, [torch.randn_like(x) for x in leaves])

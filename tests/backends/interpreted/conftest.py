@@ -5,7 +5,7 @@ tests/backends/test_fuser.py runs these tests both ways, in other processes.
 
 import pytest
 
-from aotkit.backends.fuser import cpp_code, cpp_schedule, limits
+from aotkit.backends.fuser import cpp_code, cpp_schedule, limits, search
 from tests.backends.interpreted.comparing import IS_INTERPRETED
 
 
@@ -28,6 +28,15 @@ def as_on_a_device():
         yield
 
 
+@pytest.fixture(autouse=True)
+def every_schedule_runs(monkeypatch):
+    """One that does not is left out, where users are concerned."""
+    left_out = []
+    monkeypatch.setattr(search, "tell_of_failure", lambda *told: left_out.append(told))
+    yield
+    assert not left_out
+
+
 @pytest.fixture
 def limit(monkeypatch):
     """Sets limits of the plan and of schedules, by their names, so that small tensors are walked as large ones are."""
@@ -45,4 +54,4 @@ def limit(monkeypatch):
 def pytest_collection_modifyitems(items):
     for item in items:
         # What NumPy says of elements that a mask leaves out, and of infinities.
-        item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))
+        item.add_marker(pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning"))

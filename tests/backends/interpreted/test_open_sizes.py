@@ -11,6 +11,7 @@ import aotkit
 from aotkit.backends import fuser
 from aotkit.backends.fuser import triton_target
 from aotkit.backends.fuser.templates import Templates, count, literal, number
+from aotkit.backends.fuser.tuning import Tuning
 from aotkit.backends.fusion_definition.open_sizes import OpenRegion
 from aotkit.backends.fusion_definition.region import Region, compile_region
 from aotkit.backends.fusion_definition.table import declining
@@ -157,6 +158,25 @@ def test_two_kernels_serve_all_sizes_of_a_template(kernels):
     code = [*kernels][1]
     assert "do_not_specialize" in code
     assert "r < s" in code
+
+
+def test_schedules_are_measured_for_the_first_size_of_a_template():
+    measured = []
+
+    def last_is_fastest(runs, device):
+        measured.append(len(runs))
+        return [[float(len(runs) - n)] for n in range(len(runs))]
+
+    engine = type(fuser.ENGINE)(triton_target.Triton(), Tuning(last_is_fastest, fewest=0))
+    gm = make_fx(lambda x: [x.softmax(-1)], tracing_mode="symbolic", decomposition_table=dict(fuser.decompositions()))(
+        torch.randn(5, 37)
+    )
+    region = compile_region(engine, gm, "cpu")
+    for rows, columns, times in [(5, 37, 1), (6, 41, 1), (7, 63, 1), (8, 48, 1), (9, 80, 2)]:
+        x = torch.randn(rows, columns)
+        same(region([x]), [x.softmax(-1)])
+        assert len(measured) == times, (rows, columns)
+        assert "tuned: tile" in region.kernels([x])[0].code
 
 
 def test_sizes_that_stay_are_literals(kernels):

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from aotkit.backends.fuser.pairs import paired
-from tests.backends.interpreted.comparing import IS_INTERPRETED, agree, fused, train
+from tests.backends.interpreted.comparing import IS_INTERPRETED, agree, engine_for, fused, train
 
 SMALL_LIMITS = {
     "LONGEST_WHOLE_ROW": 32, "SHORT_ROW": 32, "SHORT_COLUMN": 16, "FEWEST_ROWS": 4, "ONE_PROGRAM": 0, "CHUNK": 16,
@@ -184,6 +184,11 @@ def sum_of_all(x):
     return (x * x).sum()
 
 
+@case(SHARED, x=(2, 7 * 128))
+def sums_of_rows_of_whole_packs(x):
+    return (x * x).sum(1)
+
+
 @case(SHARED, "shared rows", x=(1030, 9))
 def sum_of_columns(x):
     return (x * x).sum(0)
@@ -238,7 +243,7 @@ def test_a_product_of_a_few_values():
 def test_rows_and_chunks(name, limit):
     limit(**SMALL_LIMITS)
     fn, inputs, expected = SMALL[name]
-    regions = train(fn, *arguments(inputs))
+    regions = train(fn, *arguments(inputs), engine=engine_for(name))
     found = {w for region in regions for w in ways(region)}
     assert not IS_INTERPRETED or {*expected} <= found
 
@@ -247,7 +252,7 @@ def test_rows_and_chunks(name, limit):
 def test_rows_of_several_programs(name, limit):
     limit(SHORT_ROW=512, ONE_PROGRAM=0, SHARED_CHUNK=256, INTERLEAVED=4, FEWEST_ROWS=4, PART=512)
     fn, inputs, expected = SHARED[name]
-    regions = train(fn, *arguments(inputs))
+    regions = train(fn, *arguments(inputs), engine=engine_for(name))
     found = {w for region in regions for w in ways(region)}
     assert not IS_INTERPRETED or {*expected} <= found
 

@@ -66,7 +66,8 @@ class Cpp:
         """The code of a kernel."""
         schedule = scheduled(loops, kernel)
         writer = Writer(loops, kernel, schedule, name)
-        return Launch(name, writer.text(), schedule, tuple(writer.buffers), (), {})
+        text = writer.text()
+        return Launch(name, text, schedule, tuple(writer.buffers), (), {}, writer.in_place)
 
     def prepared(self, launches: Sequence[Launch], inputs: int) -> Callable[[], list[Step]]:
         """Begin to build the library, unless it is kept; the function waits for it."""

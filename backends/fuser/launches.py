@@ -22,9 +22,12 @@ from aotkit.backends.fuser.printing import printed
 from aotkit.backends.fuser.short_sums import unrolled
 from aotkit.backends.fusion_definition.engine import Around
 from aotkit.stages import Kernel
-from aotkit.torch_private.tensors import Empty, empty_strided_on
+from aotkit.torch_private.tensors import Empty, InPlace, empty_strided_on, in_place
 
 Step = tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]  # a kernel, places of its arguments, numbers
+Form = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # size, strides, type
+# A buffer, those in whose memory it may be, its form.
+Made = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Launch:
     Attributes:
         buffers, scalars: which values it gets; buffers are inputs, then what the call allocates.
         sizes: the numbers that it gets after them, by name.
+        in_place: for buffers that it stores, those that it loads in whose memory it may.
     """
 
     name: str
@@ -42,6 +46,7 @@ class Launch:
     buffers: tuple[int, ...]
     scalars: tuple[int, ...]
     sizes: Mapping[str, int]
+    in_place: Mapping[int, Sequence[int]]
 
 
 class Target(Protocol):
@@ -100,33 +105,46 @@ class Fused:
         self.plan = plan
         self._numbers = [i for i, x in enumerate(definition.inputs) if x.kind == "scalar"]
         self.launches = [self._target.launch(loops, kernel, kernel.name(n)) for n, kernel in enumerate(plan.kernels)]
-        self._allocations = [_allocation(loops.sizes, buffer) for buffer in plan.buffers]
+        forms = [_form(loops.sizes, buffer) for buffer in plan.buffers]
         order = [b.result for b in plan.buffers]
         self._results = [inputs + next(i for i, r in enumerate(order) if r is result) for result in results]
         self._prepared: Callable[[], list[Step]] | None = None
-        self._ready: tuple[Empty, list[Step]] | None = None
+        self._lives = _lives(self.launches, forms, inputs, self._results)
+        self._blank = [None] * len(forms)
+        self._ready: tuple[Empty, InPlace, list[tuple[Step, list[Made], list[int]]]] | None = None
 
     def prepare(self) -> None:
         """Begin to compile the kernels, if that takes a process of its own."""
         self._prepared = self._prepared or self._target.prepared(self.launches, self.plan.inputs)
 
-    def __call__(self, inputs: Sequence[Tensor], device: torch.device, around: Around | None = None) -> list[Tensor]:
-        """The results, as new tensors; `around`, if it is given, is entered with the number of each launch."""
+    def __call__(self, inputs: list[Any], device: torch.device, around: Around | None = None) -> list[Tensor]:
+        """The results, as new tensors; some may be in the memory of inputs to which nothing but the list refers.
+
+        Args:
+            inputs: a list that is the call's own from now on; each is let go of after the last kernel that reads it.
+            around: entered with the number of each launch.
+        """
         if device.type == "cuda" and device.index != torch.cuda.current_device():  # on which Triton launches
             with torch.cuda.device(device):
                 return self(inputs, device, around)
-        new, steps = self._ready or self._compiled(device)
-        values: list[Any] = list(inputs)
+        new, placed, steps = self._ready or self._compiled(device)
+        values = inputs
         for i in self._numbers:
             values[i] = values[i].item()
-        values += [new(*form) for form in self._allocations]
-        if around is None:
-            for run, arguments, sizes in steps:
+        values += self._blank
+        for n, ((run, arguments, sizes), made, done) in enumerate(steps):
+            for i, places, size, strides, dtype in made:
+                if places:  # no name is given to what is there: it would be one more reference
+                    values[i] = placed(values, places, size, strides)
+                if values[i] is None:
+                    values[i] = new(size, strides, dtype)
+            if around is None:
                 run(*map(values.__getitem__, arguments), *sizes)
-        else:
-            for n, (run, arguments, sizes) in enumerate(steps):
+            else:
                 with around(n):
                     run(*map(values.__getitem__, arguments), *sizes)
+            for i in done:
+                values[i] = None
         return list(map(values.__getitem__, self._results))
 
     def kernels(self, operations: Mapping[str, Sequence[Any]]) -> list[Kernel]:
@@ -137,23 +155,39 @@ class Fused:
         """
         origins = Origins(self._outputs, self._lowered, self.plan, operations)
         found = []
-        for kernel, launch in zip(self.plan.kernels, self.launches, strict=True):
-            lines = [printed(self.plan, kernel, launch.schedule, launch.name)]
+        for kernel, launch, made in zip(self.plan.kernels, self.launches, self._lives[0], strict=True):
+            places = {i: able for i, able, *_ in made}
+            lines = [printed(self.plan, kernel, launch.schedule, launch.name, places)]
             if launch.sizes:
                 lines.append("  with " + ", ".join(f"{name} = {n}" for name, n in launch.sizes.items()))
             code = "\n".join([*lines, "", launch.code])
             found.append(Kernel(launch.name, origins.of(kernel), self._target.language, code))
         return found
 
-    def _compiled(self, device: torch.device) -> tuple[Empty, list[Step]]:
-        """What makes buffers, and the kernels."""
+    def _compiled(self, device: torch.device) -> tuple[Empty, InPlace, list[tuple[Step, list[Made], list[int]]]]:
+        """What makes buffers, in memory of their own or of others; kernels; what is made before each, done after."""
         self.prepare()
         assert self._prepared is not None
-        self._ready = empty_strided_on(device.type), self._prepared()
+        self._ready = empty_strided_on(device.type), in_place(), [*zip(self._prepared(), *self._lives, strict=True)]
         return self._ready
 
 
-def _allocation(sizes: dict[int, int], buffer: Any) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
+def _lives(
+    launches: Sequence[Launch], forms: Sequence[Form], inputs: int, results: Sequence[int]
+) -> tuple[list[list[Made]], list[list[int]]]:
+    """The buffers that begin with each launch, and those that end with it."""
+    first = {i: launch for launch in reversed(launches) for i in launch.buffers if i >= inputs}
+    last = {i: launch for launch in launches for i in launch.buffers if i not in results}
+    made, done = [], []
+    for launch in launches:
+        done.append([i for i in launch.buffers if last.get(i) is launch])
+        places = {i: tuple(n for n in able if n in done[-1]) for i, able in launch.in_place.items()}
+        new = [i for i in launch.buffers if first.get(i) is launch]
+        made.append([(i, places.get(i, ()), *forms[i - inputs]) for i in new])
+    return made, done
+
+
+def _form(sizes: dict[int, int], buffer: Any) -> Form:
     if buffer.result is not None:
         return buffer.result.size, buffer.result.stride, buffer.type
     size = tuple(sizes[a] for a, _ in buffer.axes)

@@ -28,8 +28,8 @@ def overwritable(kernel: Kernel, accesses: Sequence[Node | Store], one_thread: b
             loads[x.data[0]].append(x)
     found = {}
     for store in kernel.stores:
-        last = accesses.index(store)
-        able = [n for n, read in loads.items() if _is_read_first(kernel, read, store, accesses[last:], one_thread)]
+        after = accesses[accesses.index(store) :]
+        able = [n for n, read in loads.items() if _is_read_first(kernel, read, store, after, one_thread)]
         if kernel.shares == 1 and {a for a, _ in store.axes} == kernel.domain and able:
             found[store.buffer] = able
     return found
@@ -38,7 +38,11 @@ def overwritable(kernel: Kernel, accesses: Sequence[Node | Store], one_thread: b
 def _is_read_first(
     kernel: Kernel, loads: Sequence[Node], store: Store, after: Sequence[Node | Store], one_thread: bool
 ) -> bool:
-    """Whether all loads of a buffer are of what is stored in its place, and done by then."""
+    """Whether all loads of a buffer are of what is stored in its place, and done by then.
+
+    Args:
+        after: accesses from the store on.
+    """
     load, *again = loads
     _, _, strides, offset = load.data
     needed = set(below([store.node]))
@@ -50,9 +54,5 @@ def _is_read_first(
         return True
     # In one walk over a row, what is loaded once is there for all. What an earlier walk has loaded it has done with if
     # this one needs what that has computed.
-    readers = [n for n in kernel.anchors if n is not store.node and load in direct(_operands(n))]
-    return all(n.kind == "reduction" and n in needed for n in readers)
-
-
-def _operands(anchor: Node) -> Sequence[Node]:
-    return anchor.args if anchor.kind == "reduction" else [anchor]
+    others = [n for n in kernel.anchors if n is not store.node and not (n.kind == "reduction" and n in needed)]
+    return load not in direct(x for n in others for x in (n.args if n.kind == "reduction" else [n]))

@@ -26,8 +26,7 @@ from aotkit.torch_private.tensors import Empty, InPlace, empty_strided_on, in_pl
 
 Step = tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]  # a kernel, places of its arguments, numbers
 Form = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # size, strides, type
-# A buffer, those in whose memory it may be, its form.
-Made = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], torch.dtype]
+Made = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], torch.dtype]  # a buffer, its places, its form
 
 
 @dataclass(frozen=True)
@@ -175,15 +174,14 @@ class Fused:
 def _lives(
     launches: Sequence[Launch], forms: Sequence[Form], inputs: int, results: Sequence[int]
 ) -> tuple[list[list[Made]], list[list[int]]]:
-    """The buffers that begin with each launch, and those that end with it."""
+    """The buffers that begin with each launch, with the places where they may be, and those that end with it."""
     first = {i: launch for launch in reversed(launches) for i in launch.buffers if i >= inputs}
     last = {i: launch for launch in launches for i in launch.buffers if i not in results}
     made, done = [], []
     for launch in launches:
         done.append([i for i in launch.buffers if last.get(i) is launch])
         places = {i: tuple(n for n in able if n in done[-1]) for i, able in launch.in_place.items()}
-        new = [i for i in launch.buffers if first.get(i) is launch]
-        made.append([(i, places.get(i, ()), *forms[i - inputs]) for i in new])
+        made.append([(i, places.get(i, ()), *forms[i - inputs]) for i in launch.buffers if first.get(i) is launch])
     return made, done
 
 

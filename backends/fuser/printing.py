@@ -14,11 +14,7 @@ from aotkit.backends.fuser.values import below
 
 
 def printed(plan: Plan, kernel: Kernel, schedule: Schedule, name: str, places: Mapping[int, Sequence[int]]) -> str:
-    """One kernel: how it is laid out, its nodes in the order of their operands, and what it writes.
-
-    Args:
-        places: for some buffers, those in whose memory they may be.
-    """
+    """One kernel: how it is laid out, its nodes in the order of their operands, what it writes, and in which places."""
     return _Printer(plan, kernel, schedule, name, places).text()
 
 

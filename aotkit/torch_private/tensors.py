@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from aotkit.torch_private import native
 
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor]
+InPlace = Callable[[list[Any], tuple[int, ...], tuple[int, ...], tuple[int, ...]], Tensor | None]
 is_view = Tensor._is_view
 
 
@@ -24,6 +25,17 @@ def empty_strided_on(device_type: str) -> Empty:
     if device_type == "cpu":
         return torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined, no-any-return]
     return torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined, no-any-return]
+
+
+def in_place() -> InPlace:
+    """A function that makes a tensor in the memory of one that nothing else refers to.
+
+    It takes a list of values, the numbers of some, a size and strides, which leave no gaps. The tensor fills the memory
+    of the first of these values to which the list alone refers, and no view, no other tensor, no node of autograd, no
+    array. None if there is none; so, too, without the library in C++.
+    """
+    library = native.library()
+    return (lambda *_: None) if library is None else library.in_place
 
 
 def tensor_guard(tensors: Sequence[Tensor], is_open: Sequence[bool] = ()) -> Callable[..., bool]:

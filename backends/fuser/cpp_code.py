@@ -14,6 +14,7 @@ from aotkit.backends.fuser.cpp_operations import ELEMENTS, LANES, REDUCTIONS, ne
 from aotkit.backends.fuser.cpp_schedule import CHUNK, MOST_LANES, VECTORS, Schedule
 from aotkit.backends.fuser.cpp_values import Values
 from aotkit.backends.fuser.cpp_walks import Walk, reductions_of, spans, walks
+from aotkit.backends.fuser.in_place import overwritable
 from aotkit.backends.fuser.kernels import Kernel, Partial
 from aotkit.backends.fuser.loops import Loops, Node
 from aotkit.backends.fuser.values import below
@@ -52,11 +53,13 @@ class Writer(Values):
             self._task()
         written = {x.buffer for x in (*k.stores, *k.partials)}
         types = {n: self._types[n] if n in written else f"const {self._types[n]}" for n in self.buffers}
+        self.in_place = overwritable(k, self.accesses, one_thread=True)  # their memory may be the same
+        shared = {n for stored, able in self.in_place.items() for n in (stored, *able)}
         most = f"threads < {s.threads} ? threads : {s.threads}"
         lines = [
             f'extern "C" void {self._name}({", ".join(f"{t}* b{n}" for n, t in types.items())}, int64_t threads) {{',
             f"  in_parallel({most}, {s.tasks}, [=](int64_t begin, int64_t end) {{",
-            *(f"    {t}* __restrict p{n} = b{n};" for n, t in types.items()),
+            *(f"    {t}*{'' if n in shared else ' __restrict'} p{n} = b{n};" for n, t in types.items()),
             "    const whole there{};",
             *self._lines,
             "  });",
@@ -133,7 +136,7 @@ class Writer(Values):
             return
         with self._vectors("from", "to_end") if self._across else nullcontext():
             for store in rest:
-                self._put(store.buffer, store.node, store.axes, self._value(store.node))
+                self._store(store)
             for p in parts:
                 (_, step), *axes = p.axes
                 self._put(p.buffer, p.node, tuple(axes), self._value(p.node), f"part * {step}")
@@ -209,7 +212,7 @@ class Writer(Values):
         for n in walk.held:
             self._line(f"hold({self._arrays[n]} + {self._place_in_row()}, {self._value(n)}, there);")
         for store in walk.stores:
-            self._put(store.buffer, store.node, store.axes, self._value(store.node))
+            self._store(store)
         for p in walk.added:
             place = f"{self._sums[p]} + {self._place_in_row()}"
             before = f"held<{LANES[p.node.type]}>({place}, there)"

@@ -78,7 +78,7 @@ class Cpp:
         writer = Writer(loops, kernel, schedule, name)
         text = writer.text()
         template = text.replace(name, "kernel", 1)
-        return Launch(name, text, schedule, tuple(writer.buffers), (), {}, template)
+        return Launch(name, text, schedule, tuple(writer.buffers), (), {}, template, writer.in_place)
 
     def prepared(self, launches: Sequence[Launch], inputs: int) -> Callable[[], list[Step]]:
         """Begin to build the library, unless it is kept; the function waits for it."""

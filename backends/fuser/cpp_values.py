@@ -6,7 +6,7 @@ import torch
 
 from aotkit.backends.fuser.cpp_operations import ELEMENTS, LANES, MEMORY, OPERATIONS, converted, number
 from aotkit.backends.fuser.cpp_schedule import Schedule
-from aotkit.backends.fuser.kernels import Kernel
+from aotkit.backends.fuser.kernels import Kernel, Store
 from aotkit.backends.fuser.loops import Loops, Node, Strides
 from aotkit.backends.fuser.values import below
 from aotkit.errors import CompileError
@@ -17,6 +17,7 @@ class Values:
 
     Attributes:
         buffers: names by number, in the order of arguments.
+        accesses: loads, and stores but of parts, in the order of the code.
     """
 
     def __init__(self, loops: Loops, kernel: Kernel, schedule: Schedule) -> None:
@@ -31,6 +32,7 @@ class Values:
         self._lane = -1 if schedule.lane is None else schedule.lane
         self._types: dict[int, str] = {}
         self.buffers: dict[int, str] = {}
+        self.accesses: list[Node | Store] = []
 
     def _hoist(self, nodes: Iterable[Node]) -> None:
         """Write what does not vary along the axes that are still to be walked."""
@@ -95,6 +97,7 @@ class Values:
         buffer, steps, strides, offset = node.data
         values = [self._value(x) for x in node.args]
         guards = values[len(steps) :]
+        self.accesses.append(node)
         place = f"{self._buffer(buffer, node.type)} + {self._address(strides, offset)}"
         step = dict(strides).get(self._lane, 0)
         if not values:
@@ -105,6 +108,11 @@ class Values:
         at = [f"to<i64>({v}) * all((int64_t){by})" for v, by in zip(values, steps, strict=False)]
         at += [f"places<i64>(0, {step}, there)"] if step else []
         return f"gather({condition}, {place}, {' + '.join(at)}, there)"
+
+    def _store(self, store: Store) -> None:
+        value = self._value(store.node)
+        self.accesses.append(store)
+        self._put(store.buffer, store.node, store.axes, value)
 
     def _put(self, buffer: int, node: Node, axes: Strides, value: str, more: str = "") -> None:
         step = dict(axes).get(self._lane, 0)

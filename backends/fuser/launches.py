@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,9 +24,11 @@ from aotkit.backends.fuser.short_sums import unrolled
 from aotkit.backends.fuser.tuning import Tuning
 from aotkit.backends.fusion_definition.engine import Around
 from aotkit.stages import Kernel
-from aotkit.torch_private.tensors import Empty, empty_strided_on
+from aotkit.torch_private.tensors import Empty, InPlace, empty_strided_on, in_place
 
 Step = tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]  # a kernel, places of its arguments, numbers
+Form = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # size, strides, type
+Made = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...], torch.dtype]  # a buffer, its places, its form
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Launch:
         buffers, scalars: which values it gets; buffers are inputs, then what the call allocates.
         sizes: the numbers that it gets after them, by name.
         template: the code without its name, and without numbers that follow from open sizes, and how it is launched.
+        in_place: for buffers that it stores, those that it loads in whose memory it may.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Launch:
     scalars: tuple[int, ...]
     sizes: Mapping[str, int]
     template: str
+    in_place: Mapping[int, Sequence[int]]
 
 
 class Target(Protocol):
@@ -116,11 +119,11 @@ class Fused:
         types = [x.type for x in (*definition.inputs, *plan.buffers)]
         tuning: Tuning | None = definition.tuning
         self._search = None if tuning is None else Search(tuning, self._target, plan, self.launches, types)
-        self._allocations = [_allocation(loops.sizes, buffer) for buffer in plan.buffers]
+        self._forms = [_form(loops.sizes, buffer) for buffer in plan.buffers]
         order = [b.result for b in plan.buffers]
         self._results = [inputs + next(i for i, r in enumerate(order) if r is result) for result in results]
         self._prepared: Callable[[], list[Step]] | None = None
-        self._ready: tuple[Empty, list[Step]] | None = None
+        self._ready: tuple[Empty, InPlace, list[tuple[Step, list[Made], list[int]]]] | None = None
 
     def prepare(self) -> None:
         """Begin to compile the kernels, if that takes a process of its own."""
@@ -129,32 +132,42 @@ class Fused:
             if self._search is not None:
                 self._search.prepare()
 
-    def __call__(self, inputs: Sequence[Tensor], device: torch.device, around: Around | None = None) -> list[Tensor]:
-        """The results, as new tensors; `around`, if it is given, is entered with the number of each launch."""
+    def __call__(self, inputs: list[Any], device: torch.device, around: Around | None = None) -> list[Tensor]:
+        """The results, as new tensors; some may be in the memory of inputs to which nothing but the list refers.
+
+        Args:
+            inputs: a list that is the call's own from now on; each is let go of after the last kernel that reads it.
+            around: entered with the number of each launch.
+        """
         if device.type == "cuda" and device.index != torch.cuda.current_device():  # on which Triton launches
             with torch.cuda.device(device):
                 return self(inputs, device, around)
-        new, steps = self._ready or self._compiled(device)
-        values: list[Any] = list(inputs)
+        new, placed, steps = self._ready or self._compiled(device)
+        values = inputs
         for i in self._numbers:
             values[i] = values[i].item()
-        values += [new(*form) for form in self._allocations]
-        if around is None and (self._search is None or not self._search.begins()):
-            for run, arguments, sizes in steps:
-                run(*map(values.__getitem__, arguments), *sizes)
-        else:
-            self._run_each(steps, values, around)
-        return list(map(values.__getitem__, self._results))
-
-    def _run_each(self, steps: list[Step], values: list[Any], around: Around | None) -> None:
-        """Run the kernels by themselves; if their schedules are open, each with the one that it has from now on."""
+        values += [None] * len(self._forms)
         search = self._search if self._search is not None and self._search.begins() else None
-        for n, step in enumerate(steps):
+        for n, (step, made, done) in enumerate(steps):
+            for i, places, size, strides, dtype in made:
+                if places and search is None:  # no name is given to what is there: it would be one more reference
+                    values[i] = placed(values, places, size, strides)
+                if values[i] is None:
+                    values[i] = new(size, strides, dtype)
             if search is not None:
-                steps[n] = step = search.chosen(n, step, values)
+                step = search.chosen(n, step, values)
+                steps[n] = step, made, done
             run, arguments, sizes = step
-            with around(n) if around is not None else nullcontext():
+            if around is None:
                 run(*map(values.__getitem__, arguments), *sizes)
+            else:
+                with around(n):
+                    run(*map(values.__getitem__, arguments), *sizes)
+            for i in done:
+                values[i] = None
+        if search is not None:  # other schedules have other places
+            self._ready = new, placed, self._with_lives([step for step, _, _ in steps])
+        return list(map(values.__getitem__, self._results))
 
     def kernels(self, operations: Mapping[str, Sequence[Any]]) -> list[Kernel]:
         """What a call launches, in order.
@@ -164,8 +177,10 @@ class Fused:
         """
         origins = Origins(self._outputs, self._lowered, self.plan, operations)
         found = []
-        for kernel, launch in zip(self.plan.kernels, self.launches, strict=True):
-            lines = [printed(self.plan, kernel, launch.schedule, launch.name)]
+        made, _ = self._lives()
+        for kernel, launch, buffers in zip(self.plan.kernels, self.launches, made, strict=True):
+            places = {i: able for i, able, *_ in buffers}
+            lines = [printed(self.plan, kernel, launch.schedule, launch.name, places)]
             if self._search is not None and (told := self._search.told.get(launch.name)):
                 lines.append(f"  {told}")
             if launch.sizes:
@@ -174,15 +189,35 @@ class Fused:
             found.append(Kernel(launch.name, origins.of(kernel), self._target.language, code))
         return found
 
-    def _compiled(self, device: torch.device) -> tuple[Empty, list[Step]]:
-        """What makes buffers, and the kernels."""
+    def _compiled(self, device: torch.device) -> tuple[Empty, InPlace, list[tuple[Step, list[Made], list[int]]]]:
+        """What makes buffers, in memory of their own or of others; kernels; what is made before each, done after."""
         self.prepare()
         assert self._prepared is not None
-        self._ready = empty_strided_on(device.type), self._prepared()
+        self._ready = empty_strided_on(device.type), in_place(), self._with_lives(self._prepared())
         return self._ready
 
+    def _with_lives(self, steps: Sequence[Step]) -> list[tuple[Step, list[Made], list[int]]]:
+        return [*zip(steps, *self._lives(), strict=True)]
 
-def _allocation(sizes: dict[int, int], buffer: Any) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
+    def _lives(self) -> tuple[list[list[Made]], list[list[int]]]:
+        return _lives(self.launches, self._forms, self.plan.inputs, self._results)
+
+
+def _lives(
+    launches: Sequence[Launch], forms: Sequence[Form], inputs: int, results: Sequence[int]
+) -> tuple[list[list[Made]], list[list[int]]]:
+    """The buffers that begin with each launch, with the places where they may be, and those that end with it."""
+    first = {i: launch for launch in reversed(launches) for i in launch.buffers if i >= inputs}
+    last = {i: launch for launch in launches for i in launch.buffers if i not in results}
+    made, done = [], []
+    for launch in launches:
+        done.append([i for i in launch.buffers if last.get(i) is launch])
+        places = {i: tuple(n for n in able if n in done[-1]) for i, able in launch.in_place.items()}
+        made.append([(i, places.get(i, ()), *forms[i - inputs]) for i in launch.buffers if first.get(i) is launch])
+    return made, done
+
+
+def _form(sizes: dict[int, int], buffer: Any) -> Form:
     if buffer.result is not None:
         return buffer.result.size, buffer.result.stride, buffer.type
     size = tuple(sizes[a] for a, _ in buffer.axes)

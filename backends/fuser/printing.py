@@ -4,7 +4,7 @@
 written.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from aotkit.backends.fuser.kernels import Kernel
 from aotkit.backends.fuser.loops import Node, Strides
@@ -13,14 +13,17 @@ from aotkit.backends.fuser.schedule import Schedule
 from aotkit.backends.fuser.values import below
 
 
-def printed(plan: Plan, kernel: Kernel, schedule: Schedule, name: str) -> str:
-    """One kernel: how it is laid out, its nodes in the order of their operands, and what it writes."""
-    return _Printer(plan, kernel, schedule, name).text()
+def printed(plan: Plan, kernel: Kernel, schedule: Schedule, name: str, places: Mapping[int, Sequence[int]]) -> str:
+    """One kernel: how it is laid out, its nodes in the order of their operands, what it writes, and in which places."""
+    return _Printer(plan, kernel, schedule, name, places).text()
 
 
 class _Printer:
-    def __init__(self, plan: Plan, kernel: Kernel, schedule: Schedule, name: str) -> None:
+    def __init__(
+        self, plan: Plan, kernel: Kernel, schedule: Schedule, name: str, places: Mapping[int, Sequence[int]]
+    ) -> None:
         self._plan, self._kernel, self._schedule, self._name = plan, kernel, schedule, name
+        self._places = places
         self._axes = {axis: f"i{n}" for n, axis in enumerate((*schedule.rows, *schedule.inner))}
         if kernel.partial_axis is not None:
             self._axes.setdefault(kernel.partial_axis, "part")
@@ -31,6 +34,8 @@ class _Printer:
         lines = [*self._layout(), *map(self._node, below(k.anchors))]
         for store in k.stores:
             kind = "result" if self._plan.buffers[store.buffer - self._plan.inputs].result else "temporary"
+            if able := self._places.get(store.buffer):
+                kind += f", in the memory of {' or '.join(f'b{n}' for n in able)} if nothing else needs that"
             lines.append(f"store {self._names[store.node]} {self._place(store.buffer, store.axes, 0)} : {kind}")
         for part in k.partials:
             lines.append(f"store {self._names[part.node]} {self._place(part.buffer, part.axes, 0)} : part of a sum")

@@ -27,6 +27,9 @@ class Writer:
     """Writes one kernel.
 
     Values that do not vary within a row are written outside of the loop over its chunks.
+
+    Attributes:
+        accesses: loads, and stores but of parts, in the order of the code.
     """
 
     def __init__(self, loops: Loops, kernel: Kernel, schedule: Schedule) -> None:
@@ -38,6 +41,7 @@ class Writer:
         self._count = 0
         self._pairs: dict[Node, Pair] = {}
         self.buffers: dict[int, str] = {}
+        self.accesses: list[Node | Store] = []
         self.scalars: dict[int, str] = {}
         wide = max([loops.size(kernel.domain), *(loops.extent(*form) for form in kernel.forms())]) >= 2**31
         self._index = "tl.int64" if wide else "tl.int32"
@@ -261,6 +265,7 @@ class Writer:
         outer = any(a in self._schedule.rows for a, _ in strides)
         masks += ["rm"] * (inner and self._inner_mask()) + ["xm"] * (outer and self._row_mask())
         other = f", mask={' & '.join(masks)}, other=0" if masks else ""
+        self.accesses.append(node)
         text = f"tl.load({self._buffer(buffer)} + ({self._address(strides, offset)} + zero{chosen}){other})"
         return f"{text}.to(tl.int1)" if node.type is torch.bool else text
 
@@ -276,6 +281,7 @@ class Writer:
         walked = (*s.rows, *(s.inner if spans else ()))
         masks += [f"({self._numbered[a]} == 0)" for a in walked if a not in dict(store.axes)]
         shape = f"[{s.row_block}, {s.inner_block if spans else 1}]"
+        self.accesses.append(store)
         self._write(store.buffer, self._address(store.axes, 0), value, shape, masks)
 
     def _write(self, buffer: int, address: str, value: str, shape: str, masks: Sequence[str]) -> None:

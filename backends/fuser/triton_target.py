@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from aotkit.backends.fuser.in_place import overwritable
 from aotkit.backends.fuser.kernels import Kernel
 from aotkit.backends.fuser.launches import Launch, Step, own_folder
 from aotkit.backends.fuser.loops import Loops, Result
@@ -84,7 +85,10 @@ class Triton:
         decorator = f"@triton.jit(do_not_specialize={plain!r})" if plain else "@triton.jit"
         arguments = ", ".join([*writer.buffers.values(), *writer.scalars.values(), *sizes])
         code = f"{decorator}\ndef {name}({arguments}):\n{text}"
-        return Launch(name, code, schedule, tuple(writer.buffers), tuple(writer.scalars), sizes, same)
+        # Of smaller tiles, Triton may have several threads load an element.
+        are_whole = schedule.row_block * schedule.inner_block >= 32 * schedule.warps
+        in_place = overwritable(kernel, writer.accesses, one_thread=False) if are_whole else {}
+        return Launch(name, code, schedule, tuple(writer.buffers), tuple(writer.scalars), sizes, same, in_place)
 
     def prepared(self, launches: Sequence[Launch], inputs: int) -> Callable[[], list[Step]]:
         """Nothing is begun before a call."""

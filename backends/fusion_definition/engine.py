@@ -40,7 +40,7 @@ class Definition(Protocol):
         ...
 
     def execute(self, inputs: list[Tensor], *, device: torch.device) -> list[Tensor]:
-        """The results; inputs have the sizes and strides that are defined."""
+        """The results; inputs have the sizes and strides that are defined. The list may be changed."""
         ...
 
 
@@ -91,5 +91,5 @@ class Engine(Protocol):
         device: torch.device,
         around: Around,
     ) -> list[Tensor]:
-        """The results; number `i` of `kernels` runs inside of `around(i)`."""
+        """The results; number `i` of `kernels` runs inside of `around(i)`. The list of inputs may be changed."""
         ...

@@ -42,10 +42,14 @@ class Fusion:
         self._execute = self._definition.execute
 
     def __call__(self, inputs: list[Tensor]) -> list[Tensor]:
-        """Run it on inputs of its layout: one list of new tensors, none of which shares memory with another."""
+        """Run it on inputs of its layout: one list of new tensors, none of which shares memory with another.
+
+        The list of inputs is the engine's, which may write its results in the memory of those that nothing else has.
+        """
+        given = self._to_compare(inputs)
         with self._run:  # nvFuser's own caches are not for several threads
             outputs = self._execute(inputs, device=self._device)
-        return outputs if self._wrong == [] else self._corrected(inputs, outputs)
+        return outputs if self._wrong == [] else self._corrected(given, outputs)
 
     def kernels(self, inputs: list[Tensor], names: Sequence[str]) -> list[Kernel]:
         """What the engine launches; `names` are those of the graph's operations, in order."""
@@ -55,13 +59,19 @@ class Fusion:
 
     def observed(self, inputs: list[Tensor], around: Around) -> list[Tensor]:
         """What a call returns, kernel number `i` inside of `around(i)`."""
+        given = self._to_compare(inputs)
         with self._run:
             outputs = self._engine.observed(self._definition, inputs, self._device, around)
-        return self._corrected(inputs, outputs)
+        return self._corrected(given, outputs)
 
-    def _corrected(self, inputs: list[Tensor], outputs: list[Tensor]) -> list[Tensor]:
+    def _to_compare(self, inputs: list[Tensor]) -> list[Tensor] | None:
+        """The inputs, if it has yet to be seen whether results share their memory."""
+        return list(inputs) if self._wrong is None else None
+
+    def _corrected(self, given: list[Tensor] | None, outputs: list[Tensor]) -> list[Tensor]:
         if self._wrong is None:
-            self._wrong = self._to_copy(inputs, outputs)
+            assert given is not None
+            self._wrong = self._to_copy(given, outputs)
         for i in self._wrong:
             copy = outputs[i].new_empty_strided(outputs[i].shape, self._promised[i])
             outputs[i] = copy.copy_(outputs[i])

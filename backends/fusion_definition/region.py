@@ -46,7 +46,8 @@ class Region:
         first = _strides([n.meta["val"] for n in fused.graph.find_nodes(op="placeholder")])
         self._last: tuple[Strides, Fusion] = first, self._fusion(first)
         self._is_all = list(results) == computed
-        self._rest = _Rest(gm, [*computed, *inputs], results)
+        self._keeps = _indices(inputs, _computing(gm, [*computed, *inputs], results))
+        self._rest = _Rest(gm, [*computed, *map(inputs.__getitem__, self._keeps)], results)
         self.source = engine.version()
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
@@ -55,12 +56,10 @@ class Region:
         if (found := _strides(inputs)) != strides:
             fusion = self._fusion(found)
             self._last = found, fusion
+        kept = [*map(args.__getitem__, self._keeps)]
+        args.clear()  # so that what the fusion is the last to read is its own
         values = fusion(inputs)
-        del inputs
-        if not self._is_all:
-            values += args
-        args.clear()
-        return values if self._is_all else self._rest(values)
+        return values if self._is_all else self._rest(values + kept)
 
     def _inputs(self, args: Sequence[Any]) -> list[Tensor]:
         return [*map(args.__getitem__, self._reads), *self._numbers]
@@ -74,9 +73,10 @@ class Region:
         read = self._inputs(inputs)
         return [*self._fusion(_strides(read)).kernels(read, self._operations), *self._rest.apart.kernels(())]
 
-    def observed(self, inputs: Sequence[Tensor], around: Around) -> Sequence[Any]:
+    def observed(self, inputs: list[Any], around: Around) -> Sequence[Any]:
         """A call, in two parts: the fusion, then the rest."""
-        read = self._inputs(inputs)
+        read, kept = self._inputs(inputs), [*map(inputs.__getitem__, self._keeps)]
+        inputs.clear()
         count = 0
 
         def counted(i: int) -> AbstractContextManager[Any]:
@@ -84,7 +84,7 @@ class Region:
             count = max(count, i + 1)
             return around(i)
 
-        values = [*self._fusion(_strides(read)).observed(read, counted), *inputs]
+        values = [*self._fusion(_strides(read)).observed(read, counted), *kept]
         return self._rest.apart.observed(self._rest.read(values), lambda i: around(count + i))
 
 

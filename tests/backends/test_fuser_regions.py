@@ -128,7 +128,7 @@ def test_a_region_is_observed_launch_by_launch(recorded):
 
     kernels = region.kernels(args)
     assert not recorded.launched
-    results = region.observed(args, around)
+    results = region.observed([*args], around)
     assert seen == [(i, [kernel.name]) for i, kernel in enumerate(kernels)]
     assert [r.shape for r in results] == [r.meta["val"].shape for r in gm.graph.output_node().args[0]]
     once, recorded.launched = recorded.launched, []

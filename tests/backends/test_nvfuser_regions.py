@@ -106,7 +106,7 @@ def test_a_region_tells_its_fusion_and_what_remains(monkeypatch):
     assert {"mul", "sum_1", "exp"} <= set(fusion.operations)
     for text in ("FusionDefinition object", "scheduled for 2 inputs", "nvfuser_f1"):
         assert text in fusion.code
-    for got, want in zip(region.observed(args, around), region(list(args)), strict=True):
+    for got, want in zip(region.observed([*args], around), region(list(args)), strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=0)
     assert seen == [0]
 

@@ -14,6 +14,7 @@
 
 #include <vector>
 
+#include "memory.h"
 #include "places.h"
 
 namespace {
@@ -296,6 +297,8 @@ PyMethodDef functions[] = {
      "Whether none of these objects has Python attributes."},
     {"moved", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(moved)), METH_FASTCALL,
      "The numbers of the tensors that are not in these places."},
+    {"in_place", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(in_place)), METH_FASTCALL,
+     "A tensor in the memory of one of these values that nothing else refers to, or None."},
     {nullptr, nullptr, 0, nullptr}};
 
 // Makes a type of which objects are called, by the function that each has in `call`.
@@ -317,7 +320,7 @@ void make_collected(PyTypeObject& type, traverseproc traverse, inquiry clear) {
   type.tp_clear = clear;
 }
 
-// Adds TensorGuard, ModuleGuard, have_no_attributes and moved to the module; false with a Python error set.
+// Adds TensorGuard, ModuleGuard, have_no_attributes, moved and in_place to the module; false with a Python error set.
 bool add_guards(PyObject* module) {
   auto& tensors = tensor_guard_type;
   make_callable<TensorGuard>(tensors, "aotkit_native.TensorGuard", create_tensor_guard, destroy_tensor_guard);

@@ -57,6 +57,18 @@ def comparing(regions, tolerance=None, engine=ENGINE):
     return aotkit.by_region(backend, strict=True, min_region_size=1)
 
 
+def by_region():
+    """A backend of the engine's kernels; products and the like are ATen's."""
+    engine = aotkit.Backend(
+        lambda gm, example_inputs: compile_region(ENGINE, gm, "cpu"),
+        decompositions=fuser.decompositions,
+        declines=declining("cpu", fuser.NAME, ENGINE),
+        fixed_sizes=True,
+        horizontal=True,
+    )
+    return aotkit.by_region(engine, min_region_size=1)
+
+
 def compiled(fn, *args):
     """A function as one region, or a graph that computes nothing, and as ATen's graph."""
     gm = make_fx(fn, tracing_mode="fake", decomposition_table=dict(fuser.decompositions()))(*args)

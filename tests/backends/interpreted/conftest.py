@@ -7,6 +7,7 @@ import pytest
 
 from aotkit.backends.fuser import cpp_code, cpp_schedule, limits, search
 from tests.backends.interpreted.comparing import IS_INTERPRETED
+from tests.backends.interpreted.memory import Memory
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -49,6 +50,12 @@ def limit(monkeypatch):
                 monkeypatch.setattr(module, name, number)
 
     return set_limits
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """Counts what kernels allocate, and can have them allocate all."""
+    return Memory(monkeypatch)
 
 
 def pytest_collection_modifyitems(items):

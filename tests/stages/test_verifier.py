@@ -1,5 +1,6 @@
 """Each promise of a stage, broken once: the error names the stage, what it promised, and what was found."""
 
+import functools
 import operator
 import re
 
@@ -259,6 +260,7 @@ def test_all_stages_of_our_own_are_tried():
 def test_a_stage_of_our_own_that_breaks_a_promise_fails_at_its_door(stage, monkeypatch):
     right = getattr(pipeline, stage)
 
+    @functools.wraps(right)
     def wrong(gm, *arguments):
         result = right(gm, *arguments)
         results = list(gm.graph.output_node().args[0])

@@ -180,7 +180,7 @@ def kernels_of(fn, *args):
     region, _ = compiled(fn, *args)
     region(list(args))
     found = fused(region)
-    return found.launches, [{i: able for i, able, *_ in made if able} for made in found._lives[0]]
+    return found.launches, [{i: able for i, able, *_ in made if able} for made in found._lives()[0]]
 
 
 SQUARE = WIDTH, WIDTH

@@ -114,8 +114,11 @@ def _chosen(loops: Loops, kernel: Kernel) -> Schedule:
         while row_block > limits.NEIGHBOURS and count // row_block * kernel.shares < 2 * limits.MULTIPROCESSORS:
             row_block //= 2
         inner_block = _block(length, min(limits.SHARED_CHUNK, max(16, limits.TILE // row_block)))
-        # Within a thread, a sum costs least; where there are few programs, as many warps read.
-        elements = limits.MANY if count // row_block * kernel.shares >= 2 * limits.PROGRAMS else limits.FEW
+        # Within a thread, a sum costs least; the fewer programs there are, the more warps of each read.
+        programs = -(-count // row_block) * kernel.shares
+        elements = limits.MANY if programs >= 2 * limits.PROGRAMS else limits.FEW
+        if programs <= limits.MULTIPROCESSORS:
+            elements = limits.FEWEST
     else:
         row_block, inner_block, elements = _row_tile(count, length, kernel.shares)
     whole = inner_block >= length and kernel.shares == 1

@@ -11,7 +11,7 @@ from aotkit.interfaces import Backend
 from aotkit.stages.chunks.compiling import of_chunks
 from aotkit.stages.chunks.finding import Part, bytes_of, groupings, part_of, widest_products
 from aotkit.stages.chunks.late import factor, late_values
-from aotkit.stages.chunks.rewriting import put_in_chunks
+from aotkit.stages.chunks.rewriting import Bodies, put_in_chunks
 from aotkit.stages.chunks.rows import sizes_of
 from aotkit.stages.chunks.rules import PRODUCTS
 from aotkit.torch_private.partitioners import must_recompute
@@ -21,6 +21,7 @@ LEAST = 128 << 20  # bytes by which the peak is lower, where it is worth it
 # What is added up of products is read and written once more for each chunk, and rounded in 16 bits.
 FEWEST_ROWS, ROWS = 1024, 2048  # of a chunk
 MOST_CHUNKS = 8
+SHORTER = 16  # times, than a product: the results of a loss alone
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,29 @@ def _choose(gm: GraphModule, products: Sequence[Node]) -> _Chosen | str:
             return "torch.utils.checkpoint has a say in what is saved"
         late = late_values(part, [n for n in gm.graph.find_nodes(op="placeholder") if n.name.startswith("tangents")])
         number = factor(part, late)
-        if not isinstance(number, str):
+        if isinstance(number, str):
+            reasons[number] = None
+        elif number is None and not all(_is_short(node, products[0]) for node in part.results):
+            reasons["there is no loss, and no gradient"] = None
+        elif reason := _fails(part, size):
+            reasons[reason] = None
+        else:
             return _Chosen(part, late, number, size)
-        reasons[number] = None
     return "; ".join(reasons)
+
+
+def _is_short(result: Node, product: Node) -> bool:
+    """Whether a result is as small as those of a loss: those of hidden layers are a few times smaller."""
+    return SHORTER * bytes_of(result) <= bytes_of(product)
+
+
+def _fails(part: Part, size: int) -> str:
+    """Why there is no graph for some rows, if there is none."""
+    try:
+        Bodies(part).of(size)
+    except (RuntimeError, ValueError, TypeError, IndexError) as e:
+        return f"an operator does not take some rows: {e}"
+    return ""
 
 
 def _groups_of_chunk(part: Part, product: Node) -> int:

@@ -4,8 +4,10 @@ A product such as that of a head of a language model makes rows as long as the v
 shortens them again: a loss, and the gradients of what it was computed of. All of that is one part of the graph.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -33,29 +35,38 @@ class Part:
     steps: dict[Node, Step]
     results: list[Node] = field(default_factory=list)
 
+    @cached_property
     def operands(self) -> dict[Node, Rows | None]:
         """What is read of others, and its rows."""
-        return {x: rows for x, rows in self._read().items() if rows is not None or not _is_constant(x)}
+        return {x: rows for x, rows in self._read if x not in self.constants}
 
+    @cached_property
     def constants(self) -> list[Node]:
-        """What is computed of nothing, such as the numbers of words: each chunk computes it."""
-        found = {x for x, rows in self._read().items() if rows is None and _is_constant(x)}
-        stack = [*found]
+        """What is computed of nothing, such as the numbers of words, and is the same for all rows: in order."""
+        constant: set[Node] = set()
+        for node in next(iter(self.steps)).graph.nodes:
+            if node.op == "call_function" and constant.issuperset(node.all_input_nodes) and not is_random(node):
+                constant.add(node)
+        by_rows = {x for x, rows in self._read if rows is not None}
+        stack = [x for x, _ in self._read if x in constant and x not in by_rows]
+        found: set[Node] = set()
         while stack:
-            before = stack.pop().all_input_nodes
-            stack += before
-            found.update(before)
+            if (node := stack.pop()) not in found:
+                found.add(node)
+                stack += node.all_input_nodes
         return sorted(found)
 
-    def _read(self) -> dict[Node, Rows | None]:
-        found: dict[Node, Rows | None] = {}
-        for step in self.steps.values():
-            found |= {x: rows for x, rows in step.operands.items() if x not in self.steps}
-        return found
+    def read_both_ways(self) -> list[Node]:
+        """What some read row by row, and others all of it."""
+        rows: dict[Node, set[Rows | None]] = defaultdict(set)
+        for x, of_x in self._read:
+            rows[x].add(of_x)
+        return [x for x, found in rows.items() if len(found) > 1]
 
-
-def _is_constant(x: Node) -> bool:
-    return x.op == "call_function" and not is_random(x) and all(map(_is_constant, x.all_input_nodes))
+    @cached_property
+    def _read(self) -> list[tuple[Node, Rows | None]]:
+        steps = self.steps.values()
+        return [(x, rows) for step in steps for x, rows in step.operands.items() if x not in self.steps]
 
 
 def bytes_of(node: Node) -> int:
@@ -70,7 +81,7 @@ def widest_products(graph: Graph) -> list[Node]:
     for node in graph.nodes:
         if node.target in PRODUCTS and is_fixed(node):
             matrices: Any = node.args[PRODUCTS[node.target] :][:2]
-            if all(prod(sizes_of(node)) >= LARGER * prod(sizes_of(m)) for m in matrices[:1]):
+            if prod(sizes_of(node)) >= LARGER * prod(sizes_of(matrices[0])):
                 found.append(node)
     found.sort(key=lambda n: -prod(sizes_of(n)))
     return found
@@ -130,7 +141,9 @@ def part_of(graph: Graph, products: Sequence[Node], groups: int) -> Part | str:
         if node not in steps:
             return f"{node} reads what is as large, and is not computed row by row"
     part = Part(groups, {n: steps[n] for n in graph.nodes if n in inside})
-    for node, rows in part.operands().items():
+    for node in part.read_both_ways():
+        return f"of {node} rows are read, and all"
+    for node, rows in part.operands.items():
         if rows is not None and is_wide.get(node, False):
             return f"{node} is as large, and is not computed row by row"
     return _complete(part, is_wide, after)

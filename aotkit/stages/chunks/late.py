@@ -41,7 +41,7 @@ def late_values(part: Part, tangents: list[Node]) -> set[Node]:
 
 def factor(part: Part, late: set[Node]) -> Node | str | None:
     """The number that all late operands are in proportion to; None if there are none; or why there is none."""
-    operands = [x for x in part.operands() if x in late]
+    operands = [x for x in part.operands if x in late]
     if not operands:
         return None
     if isinstance(found := _common(operands, late), str):

@@ -25,20 +25,18 @@ def put_in_chunks(gm: GraphModule, part: Part, late: set[Node], number: Node | N
         late: values that are known when the part has been computed; its operands among them are multiples of `number`.
     """
     first_reader = min(user for node in part.results for user in node.users if user not in part.steps)
-    operands, constants = part.operands(), part.constants()
-    _move_before(
-        first_reader, [x for x in operands if x not in late] + ([] if number is None else read_with(number, operands))
-    )
-    with gm.graph.inserting_before(first_reader), mode_of([first_reader.meta.get("val"), *_values(part)]):
+    operands, bodies = part.operands, Bodies(part)
+    graphs = [bodies.of(groups) for groups in (size, part.groups % size) if groups]
+    early = [x for x in operands if x not in late]
+    _move_before(first_reader, early + ([] if number is None else read_with(number, operands)))
+    with gm.graph.inserting_before(first_reader):
         ones: dict[Node, Node] = {}
-        given = {x: with_ones(x, number, ones) if x in late and number else x for x in operands}
-        flat = {x: _flattened(given[x], rows) for x, rows in operands.items()}
-        bodies = _Bodies(part, flat, late)
-        held = [_held(gm, bodies.of(groups)) for groups in (size, part.groups % size) if groups]
+        given = [with_ones(x, number, ones) if x in late and number is not None else x for x in operands]
+        flat = [_flattened(x, rows) for x, rows in zip(given, operands.values(), strict=True)]
+        held = [_held(gm, graph) for graph in graphs]
         along = tuple(None if rows is None else rows.first for rows in operands.values())
         node = gm.graph.call_function(
-            in_chunks,
-            (*held, *[None] * (2 - len(held)), part.groups, size, along, bodies.results, *flat.values()),
+            in_chunks, (*held, *[None] * (2 - len(held)), part.groups, size, along, bodies.results, *flat)
         )
         node.meta = _notes(next(iter(part.steps)))
         node.meta["val"] = tuple(bodies.values)
@@ -50,14 +48,10 @@ def put_in_chunks(gm: GraphModule, part: Part, late: set[Node], number: Node | N
         with gm.graph.inserting_before(place), mode_of([value]):
             found = _as_was(item, result, number if result in depends else None)
         result.replace_all_uses_with(found, lambda user: user not in part.steps)
-    for done in (*reversed(part.steps), *reversed(constants)):
+    for done in (*reversed(part.steps), *reversed(part.constants)):
         if not done.users:
             gm.graph.erase_node(done)
     renew_code(gm)
-
-
-def _values(part: Part) -> list[Any]:
-    return [node.meta["val"] for node in part.steps]
 
 
 def _notes(node: Node) -> dict[str, Any]:
@@ -81,8 +75,13 @@ def _flattened(x: Node, rows: Rows | None) -> Node:
     if rows is None or rows.dims == 1:
         return x
     made = x.graph.call_function(aten.view.default, (x, rows.part(sizes_of(x), 1, 1)))
-    made.meta = {**_notes(x), "val": made.target(x.meta["val"], made.args[1])}  # type: ignore
+    made.meta = {**_notes(x), "val": _flat_value(x, rows)}
     return made
+
+
+def _flat_value(x: Node, rows: Rows | None) -> Any:
+    value = x.meta["val"]
+    return value if rows is None or rows.dims == 1 else aten.view.default(value, rows.part(sizes_of(x), 1, 1))
 
 
 def _as_was(item: Node, result: Node, number: Node | None) -> Node:
@@ -111,30 +110,31 @@ def _held(gm: GraphModule, body: GraphModule) -> Node:
     return gm.graph.get_attr(name)
 
 
-class _Bodies:
+class Bodies:
     """Graphs of a part for some rows.
+
+    Raises:
+        RuntimeError, ValueError, TypeError, IndexError: from `of`: an operator does not take some of its rows.
 
     Attributes:
         results: what is made of what they give.
         values: fake tensors of that.
     """
 
-    def __init__(self, part: Part, operands: dict[Node, Node], late: set[Node]) -> None:
-        self._part, self._operands = part, operands
-        self._rows = part.operands()
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self._mode = mode_of([node.meta["val"] for node in part.steps])
         self.outputs: list[Node] = []
-        self.results: tuple[tuple[Any, ...], ...] = ()
-        self.values: list[Any] = []
-        for node in part.results:
-            result, value = self._result(node)
-            self.results += (tuple(result),)
-            self.values.append(value)
+        with self._mode:
+            found = [self._result(node) for node in part.results]
+        self.results = tuple(tuple(result) for result, _ in found)
+        self.values = [value for _, value in found]
 
     def _result(self, node: Node) -> tuple[Result, Any]:
         step, value = self._part.steps[node], node.meta["val"]
         if step.how == "product":
             _, (a, b), _ = step.call(0)
-            second = self._place(b) if b in self._part.steps else -1 - [*self._operands].index(b)
+            second = self._place(b) if b in self._part.steps else -1 - [*self._part.operands].index(b)
             return Result("product", self._place(a), 0, second, value.dtype), value.new_empty(value.shape)
         if step.rows is None:
             wide = torch.float32 if value.dtype.itemsize == 2 and value.is_floating_point() else value.dtype
@@ -156,15 +156,19 @@ class _Bodies:
 
     def of(self, count: int) -> GraphModule:
         """The graph for so many groups of rows."""
+        with self._mode:
+            return self._of(count)
+
+    def _of(self, count: int) -> GraphModule:
         graph, copies = Graph(), dict[Node, Node]()
-        for x, rows in self._rows.items():
+        for x, rows in self._part.operands.items():
             made = graph.placeholder(x.name)
-            value = self._operands[x].meta["val"]
+            value = _flat_value(x, rows)
             if rows is not None:
                 value = value.narrow(rows.first, 0, value.shape[rows.first] * count // self._part.groups)
             made.meta = {**_notes(x), "val": value}
             copies[x] = made
-        for node in self._part.constants():
+        for node in self._part.constants:
             copies[node] = graph.node_copy(node, copies.__getitem__)
         for node, step in self._part.steps.items():
             if step.how == "product":

@@ -80,9 +80,15 @@ def focal(h, w, y):
     return (-((1 - words.exp()) ** 2) * words).mean()
 
 
+def alike(h, w, y):
+    """Rows of what is read as a whole, too."""
+    vectors = F.normalize(w[:200], dim=-1)
+    return F.cross_entropy(vectors @ vectors.t() / 0.1, torch.arange(200, device=h.device)) + h.sum()
+
+
 TAKEN = [
     cross_entropy, smoothed_and_ignored, weighted, z_loss, soft_capped_sum, weighted_rows, squared, shifted, transposed,
-    one_sequence, distilled, ratios, preferred, two_heads, focal,
+    one_sequence, distilled, ratios, preferred, two_heads, focal, alike,
 ]  # fmt: skip
 
 
@@ -108,7 +114,13 @@ def sorted_words(h, w, y):
     return ((h @ w.t()).sort(-1).values * torch.linspace(0, 1, WORDS, device=h.device)).mean()
 
 
-REFUSED = [returned, along_columns, dropped, relative_to_the_mean, sorted_words]
+def hidden_layer(h, w, y):
+    with torch.no_grad():
+        hidden = F.gelu(h @ w[:128].t()) @ w[:128]
+    return (hidden * h).sum()
+
+
+REFUSED = [returned, along_columns, dropped, relative_to_the_mean, sorted_words, hidden_layer]
 
 
 def inputs(dtype=torch.float32, rows=ROWS, device="cpu"):

@@ -49,6 +49,13 @@ def test_its_kernels_in_cpp(test):
     run("pytest", "-q", "-p", "no:cacheprovider", test)
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize("way", [{"TRITON_INTERPRET": "1"}, {}], ids=["interpreter", "C++"])
+@pytest.mark.parametrize("test", TESTS, ids=lambda path: Path(path).stem)
+def test_all_its_kernels(test, way):
+    run("pytest", "-q", "-p", "no:cacheprovider", "-m", "sweep or not sweep", test, **way)
+
+
 def test_its_kernels_compile_for_a_gpu_that_is_not_there(tmp_path):
     cases = ("activations", "cross_entropy", "dropout_add_layer_norm", "reductions", "integers", "steps")
     count = run("tests.backends.interpreted.compiled", *cases, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")

@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from aotkit.passes.graphs import copied, mutated_inputs
 from aotkit.passes.new_storages import replaced_inputs
 from aotkit.passes.nodes import is_symbol, storage_of
+from aotkit.passes.saved_conjugates import save_unconjugated
 from aotkit.passes.views import views_behind
 from aotkit.torch_private.aotautograd_metadata import saved_description
 from aotkit.torch_private.fx import renew_code
@@ -41,7 +42,11 @@ def copy_saved_mutated_inputs(forward: GraphModule, num_outputs: int) -> None:
 
 
 def save_viewed_inputs(forward: GraphModule, backward: GraphModule, num_outputs: int) -> None:
-    """Where a view of an input is saved, save the input, once, and take the view in the backward graph."""
+    """Where a view of an input is saved, save the input, once, and take the view in the backward graph.
+
+    So, too, what others are conjugates of: see `saved_conjugates`.
+    """
+    save_unconjugated(forward, backward, num_outputs)
     results: Any = forward.graph.output_node().args[0]
     saved: list[Node] = list(results[num_outputs:])
     chains = {node: chain for node in saved if node.op != "placeholder" and (chain := _from_input(node))}

@@ -6,6 +6,12 @@ import torch
 from torch.nn import functional as F
 
 CASES = {}
+# Of the table, what Inductor's decompositions leave of these functions, and the fuser's do not: test_fuser_lists.py.
+FROM_INDUCTOR = {
+    "prims.convert_element_type.default", "prims.iota.default", "aten.sum.default", "aten.squeeze.default",
+    "aten.squeeze.dim", "aten.select_scatter.default", "aten.clamp_min.default", "aten.clamp_min.Tensor",
+    "aten.clamp_max.default", "aten.clamp_max.Tensor",
+}  # fmt: skip
 
 
 def case(*shapes, **more):

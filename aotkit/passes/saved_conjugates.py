@@ -1,0 +1,43 @@
+"""Saved values that are conjugated or negated lazily: views whose memory holds something else than they say.
+
+Kernels of a compiler's own read memory: of such a value, Inductor's backward graph of torch 2.13 reads what is wrong.
+"""
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from aotkit.passes.nodes import is_symbol
+from aotkit.torch_private.fx import renew_code
+
+aten = torch.ops.aten
+LAZY = (aten._conj.default, aten._neg_view.default)
+
+
+def save_unconjugated(forward: GraphModule, backward: GraphModule, num_outputs: int) -> None:
+    """Save what they are of, and conjugate it in the backward graph."""
+    output = forward.graph.output_node()
+    results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    saved: list[Node] = results[num_outputs:]
+    others = [node for node in saved if not is_symbol(node)]
+    # Forward returns the symbolic sizes last, backward takes them first.
+    taken = zip([*filter(is_symbol, saved), *others], backward.graph.find_nodes(op="placeholder"), strict=False)
+    lazy = [(node, given) for node, given in taken if node.target in LAZY]
+    for node, given in lazy:
+        target: Any = node.target
+        base: Any = node.args[0]
+        results[num_outputs + saved.index(node)] = base
+        first = next(n for n in backward.graph.nodes if n.op != "placeholder")
+        with backward.graph.inserting_before(first):
+            again = backward.graph.call_function(target, (given,))
+        again.meta = dict(node.meta)
+        given.meta["val"] = base.meta["val"]
+        given.replace_all_uses_with(again, lambda user, again=again: user is not again)
+    if lazy:
+        output.args = (tuple(results),)
+        for node, _ in lazy:
+            if not node.users:
+                forward.graph.erase_node(node)
+        renew_code(forward)
+        renew_code(backward)

@@ -241,7 +241,9 @@ def process(folder, backend, saved="", capture="auto"):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("spec", ["fuser_tuned", ["fuser_tuned", "nop"]], ids=str)
+@pytest.mark.parametrize(
+    "spec", ["fuser_tuned", pytest.param(["fuser_tuned", "nop"], marks=pytest.mark.sweep)], ids=str
+)
 def test_the_next_process_takes_what_has_won(tmp_path, spec):
     measured, built, _, _, told, off = process(tmp_path, spec)
     assert len(measured) == 2

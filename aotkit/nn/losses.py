@@ -1,11 +1,12 @@
 """The last layer of a language model and its loss as one: logits of all words are never in memory at once."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from aotkit.nn.modules import function_of
+from aotkit.nn.modules import Function, function_of
 from aotkit.nn.patterns import linear_cross_entropy as pattern
 
 Reduction = Literal["mean", "sum", "none"]
@@ -69,8 +70,7 @@ class LinearCrossEntropy(nn.Module):
         return found if self.softcap is None else self.softcap * torch.tanh(found / self.softcap)
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:
-        run = pattern if torch.compiler.is_compiling() else self._compiled()
-        return run(x, self.weight, targets, self.bias, self.class_weight, *self._configuration())
+        return _run(self._compiled)(x, self.weight, targets, self.bias, self.class_weight, *self._configuration())
 
     def extra_repr(self) -> str:
         classes, features = self.weight.shape
@@ -79,8 +79,17 @@ class LinearCrossEntropy(nn.Module):
     def _configuration(self) -> tuple[Any, ...]:
         return self.reduction, self.ignore_index, self.label_smoothing, self.softcap, self.z_loss
 
-    def _compiled(self) -> Any:
-        return function_of(pattern, self._configuration(), {"partition": "min_cut", **self.options})
+    def _compiled(self) -> Function:
+        return _function_of(self._configuration(), self.options)
+
+
+def _function_of(configuration: tuple[Any, ...], options: Mapping[str, Any]) -> Function:
+    return function_of(pattern, configuration, {"partition": "min_cut", **options})
+
+
+def _run(compiled: Callable[[], Function]) -> Function:
+    """What runs: inside of other compilers the pattern as it is."""
+    return pattern if torch.compiler.is_compiling() else compiled()
 
 
 def linear_cross_entropy(
@@ -101,6 +110,5 @@ def linear_cross_entropy(
     Each set of options is compiled once, for each kind of inputs.
     """
     configuration = (reduction, ignore_index, label_smoothing, softcap, z_loss)
-    compiled = function_of(pattern, configuration, {"partition": "min_cut"})
-    run = pattern if torch.compiler.is_compiling() else compiled
+    run = _run(lambda: _function_of(configuration, {}))
     return run(x, weight, targets, bias, class_weight, *configuration)

@@ -1,7 +1,7 @@
 """What is asked of graphs, and what aotkit changes in them, whichever compiler they go to."""
 
 from aotkit.passes.changing_inputs import COPY, copy_changing_inputs, drop_unsaved_copies
-from aotkit.passes.chunks import Gathered, Result, chunks_of, in_chunks, is_in_chunks
+from aotkit.passes.chunks import Result, bodies_of, gathered, in_chunks, is_in_chunks
 from aotkit.passes.description import description, holds_address, tensor_kind
 from aotkit.passes.gradients import copy_repeated_gradients, gradient_uses, separate_gradients
 from aotkit.passes.graph_data import Tables, graph_data, graph_of, values_data, values_of
@@ -58,15 +58,14 @@ __all__ = [
     "NORMALIZATIONS",
     "SINCE_2_14",
     "SYMBOLIC",
-    "Gathered",
     "Region",
     "Regions",
     "Result",
     "Tables",
     "assigning",
+    "bodies_of",
     "calls_of",
     "changes_inputs",
-    "chunks_of",
     "copied",
     "copy_changing_inputs",
     "copy_graph",
@@ -78,6 +77,7 @@ __all__ = [
     "drop_unsaved_copies",
     "effect_tokens",
     "flops",
+    "gathered",
     "generators_of",
     "gradient_uses",
     "graph_data",

@@ -48,18 +48,33 @@ def in_chunks(
         along: the dimension of each operand in which its rows are; None: it is the same for all rows.
         results: made of what the body gives, each a `Result`.
     """
-    gathered = [Gathered(Result(*result)) for result in results]
-    for count, given in chunks_of(groups, size, along, operands):
-        run = body if count == size else last
-        assert run is not None
-        found = run(*given)
-        for result in gathered:
-            result.add(found, given)
-        del found, given
-    return tuple(result.value() for result in gathered)
+    runs = [body, last]
+    return tuple(gathered(lambda which, given: runs[which](*given), groups, size, along, results, operands))  # type: ignore[misc]
 
 
-def chunks_of(
+def gathered(
+    run: Callable[[int, list[Any]], Sequence[Tensor]],
+    groups: int,
+    size: int,
+    along: Sequence[int | None],
+    results: Sequence[Any],
+    operands: Sequence[Any],
+) -> list[Tensor]:
+    """The results of `in_chunks`.
+
+    Args:
+        run: calls the body (0), or that for what is left over (1), with a list, which it may empty.
+    """
+    found = [_Gathered(Result(*result)) for result in results]
+    for count, given in _chunks_of(groups, size, along, operands):
+        computed = run(int(count != size), [*given])
+        for result in found:
+            result.add(computed, given)
+        del computed, given
+    return [result.value() for result in found]
+
+
+def _chunks_of(
     groups: int, size: int, along: Sequence[int | None], operands: Sequence[Any]
 ) -> Iterator[tuple[int, list[Any]]]:
     """How many groups each chunk has, and the operands for it, which are views."""
@@ -70,7 +85,7 @@ def chunks_of(
         yield count, [x if d is None else x.narrow(d, start * n, count * n) for x, d, n in cut]
 
 
-class Gathered:
+class _Gathered:
     """One result, as far as there were chunks."""
 
     def __init__(self, result: Result) -> None:
@@ -106,10 +121,10 @@ class Gathered:
         return self._sum
 
 
-def body_of(node: Node) -> GraphModule:
-    """The graph of a chunk."""
-    held: Any = node.args[0]
-    return getattr(node.graph.owning_module, held.target)  # type: ignore[no-any-return]
+def bodies_of(node: Node) -> list[GraphModule]:
+    """The graph of a chunk; and that for what is left over, if there is any."""
+    held: Any = [x for x in node.args[:2] if x is not None]
+    return [getattr(node.graph.owning_module, x.target) for x in held]
 
 
 def is_in_chunks(node: Node) -> bool:

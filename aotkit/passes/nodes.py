@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from aotkit.passes.chunks import body_of, is_in_chunks
+from aotkit.passes.chunks import bodies_of, is_in_chunks
 from aotkit.torch_private.dispatch import OpOverload, tree_leaves
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -142,7 +142,7 @@ def flops(node: Node) -> int:
 def _flops_in_chunks(node: Node) -> int:
     """Of the graph of a chunk, as often as it runs, and of the products that are added up of all."""
     _, _, groups, size, along, results, *operands = node.args
-    found: int = sum(map(flops, body_of(node).graph.nodes)) * groups // size  # type: ignore
+    found: int = sum(map(flops, bodies_of(node)[0].graph.nodes)) * groups // size  # type: ignore
     rows = next(x.meta["val"].shape[d] for x, d in zip(operands, along, strict=True) if d is not None)  # type: ignore
     products = [v for v, how in zip(node.meta["val"], results, strict=True) if how[0] == "product"]  # type: ignore
     return int(found + sum(2 * rows * value.numel() for value in products))
@@ -152,7 +152,7 @@ def temporary_bytes(node: Node) -> int:
     """What is in memory while an operation runs, besides what it takes and gives: a chunk of what is in chunks."""
     if not is_in_chunks(node):
         return 0
-    body = body_of(node)
+    body = bodies_of(node)[0]
     results = body.graph.output_node().args[0]
     made = [n for n in body.graph.nodes if flops(n) or n in results]  # type: ignore[operator]
     held: dict[Any, int] = {key: size for n in made for key, size in storages(n).items()}

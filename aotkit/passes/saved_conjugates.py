@@ -6,7 +6,7 @@ Kernels of a compiler's own read memory: of such a value, Inductor's backward gr
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from aotkit.passes.nodes import is_symbol
 from aotkit.torch_private.fx import renew_code
@@ -19,15 +19,14 @@ def save_unconjugated(forward: GraphModule, backward: GraphModule, num_outputs: 
     """Save what they are of, and conjugate it in the backward graph."""
     output = forward.graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
-    saved: list[Node] = results[num_outputs:]
-    others = [node for node in saved if not is_symbol(node)]
-    # Forward returns the symbolic sizes last, backward takes them first.
-    taken = zip([*filter(is_symbol, saved), *others], backward.graph.find_nodes(op="placeholder"), strict=False)
-    lazy = [(node, given) for node, given in taken if node.target in LAZY]
-    for node, given in lazy:
+    # Forward returns the symbolic sizes last, backward takes them first. A value may be saved twice.
+    places = sorted(range(num_outputs, len(results)), key=lambda place: not is_symbol(results[place]))
+    taken = zip(places, backward.graph.find_nodes(op="placeholder"), strict=False)
+    lazy = [(place, results[place], given) for place, given in taken if results[place].target in LAZY]
+    for place, node, given in lazy:
         target: Any = node.target
         base: Any = node.args[0]
-        results[num_outputs + saved.index(node)] = base
+        results[place] = base
         first = next(n for n in backward.graph.nodes if n.op != "placeholder")
         with backward.graph.inserting_before(first):
             again = backward.graph.call_function(target, (given,))
@@ -36,7 +35,7 @@ def save_unconjugated(forward: GraphModule, backward: GraphModule, num_outputs: 
         given.replace_all_uses_with(again, lambda user, again=again: user is not again)
     if lazy:
         output.args = (tuple(results),)
-        for node, _ in lazy:
+        for node in dict.fromkeys(node for _, node, _ in lazy):
             if not node.users:
                 forward.graph.erase_node(node)
         renew_code(forward)

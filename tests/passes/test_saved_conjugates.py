@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import aotkit
-from aotkit.passes.saved_conjugates import LAZY
+from aotkit.passes.saved_conjugates import LAZY, save_unconjugated
 
 
 def product(z, x):
@@ -22,3 +23,22 @@ def test_conjugates_are_saved_as_what_they_are_of(partition):
     assert not [node for node in saved if node.target in LAZY]
     given = graphs.backward.graph.find_nodes(op="placeholder")
     assert not [node for node in given if node.meta["val"].is_conj()]
+
+
+def test_one_that_is_saved_twice_is_conjugated_twice():
+    z, w = (torch.randn(3, dtype=torch.complex64) for _ in "zw")
+
+    def saving(z):
+        conjugate = torch.ops.aten._conj.default(z * 2)
+        return z + 1, conjugate, conjugate
+
+    forward, backward = make_fx(saving)(z), make_fx(lambda a, b, t: (a * t + b,))(z, z, w)
+    for node in forward.graph.nodes:
+        node.meta["val"] = torch.empty(3, dtype=torch.complex64)
+    _, *saved = forward(z)
+    (want,) = backward(*saved, w)
+    save_unconjugated(forward, backward, 1)
+    _, *saved = forward(z)
+    assert not any(value.is_conj() for value in saved)
+    (found,) = backward(*saved, w)
+    torch.testing.assert_close(found, want)

@@ -1,7 +1,7 @@
 """What runs what is computed in chunks: the graph of a chunk goes to the same compiler as the rest."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from aotkit.interfaces import Backend, Boxed, GraphCompiler
-from aotkit.passes import Gathered, Result, chunks_of, copy_graph, graph_of, is_in_chunks, placeholders, results_of
+from aotkit.passes import bodies_of, copy_graph, gathered, graph_of, is_in_chunks, placeholders, results_of
 from aotkit.stages.calls import Product, boxed_call
 from aotkit.stages.graph_launches import Around, Kernel, data_of, explained, source_of
 from aotkit.stages.regions import Choice, Load, Options, RegionCompiler, load, loads_of
@@ -63,7 +63,7 @@ def _declined(op: Node) -> str | None:
 def _compiled(compiler: GraphCompiler, gm: GraphModule, example_inputs: Sequence[Tensor]) -> "InChunks":
     (node,) = filter(is_in_chunks, gm.graph.nodes)
     products = []
-    for body in _bodies(gm, node):
+    for body in bodies_of(node):
         graph = copy_graph(body)
         products.append(Product(compiler(body, [x.meta["val"] for x in placeholders(body)]), graph))
     return InChunks(gm, node, products)
@@ -73,16 +73,10 @@ def _loaded(load_body: Load, data: Mapping[str, Any], files: Files) -> Boxed:
     gm = graph_of(data["graph"])
     (node,) = filter(is_in_chunks, gm.graph.nodes)
     products = []
-    for body, (kept, names) in zip(_bodies(gm, node), data["bodies"], strict=True):
+    for body, (kept, names) in zip(bodies_of(node), data["bodies"], strict=True):
         run = load_body(kept, {name: files[file] for name, file in names.items()})
         products.append(Product(run, body))
     return InChunks(gm, node, products)
-
-
-def _bodies(gm: GraphModule, node: Node) -> Iterator[GraphModule]:
-    for held in node.args[:2]:
-        if isinstance(held, Node):
-            yield getattr(gm, str(held.target))
 
 
 class InChunks:
@@ -95,8 +89,8 @@ class InChunks:
     _boxed_call = True
 
     def __init__(self, gm: GraphModule, node: Node, products: Sequence[Product]) -> None:
-        _, _, self._groups, self._size, self._along, results, *operands = node.args
-        self._results = [Result(*result) for result in results]  # type: ignore
+        self._how: Any = node.args[2:6]
+        operands = node.args[6:]
         self._node, self._products = node, products
         self._runs = [boxed_call(product.run) for product in products]
         inputs = placeholders(gm)
@@ -104,18 +98,13 @@ class InChunks:
         self._given: list[Any] = [item.args[1] for item in results_of(gm)]
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        return self._run(inputs, lambda body, _, args: self._runs[body](args))
+        return self._run(inputs, lambda body, args: self._runs[body](args))
 
-    def _run(self, inputs: list[Any], run: Callable[[int, int, list[Any]], Sequence[Any]]) -> list[Any]:
+    def _run(self, inputs: list[Any], run: Callable[[int, list[Any]], Sequence[Any]]) -> list[Any]:
         operands = [inputs[i] for i in self._operands]
         inputs.clear()
-        gathered = [Gathered(result) for result in self._results]
-        for number, (count, given) in enumerate(chunks_of(self._groups, self._size, self._along, operands)):  # type: ignore
-            found = run(int(count != self._size), number, [*given])
-            for result in gathered:
-                result.add(found, given)
-            del found, given
-        values = [result.value() for result in gathered]
+        groups, size, along, results = self._how
+        values = gathered(run, groups, size, along, results, operands)
         return [values[i] for i in self._given]
 
     @property
@@ -137,15 +126,20 @@ class InChunks:
         return {"bodies": bodies}, files
 
     def kernels(self, inputs: Sequence[Any]) -> list[Kernel]:
-        """Those of each chunk; and one for what is added up of it."""
+        """Those of each chunk. Products that are added up of all chunks are not among them."""
         found: list[Kernel] = []
-        self._observe([*inputs], lambda body, args: found.extend(self._of_body(body, args)))
+
+        def run(body: int, args: list[Any]) -> Sequence[Any]:
+            found.extend(self._of_body(body, [*args]))
+            return self._runs[body](args)
+
+        self._run([*inputs], run)
         return found
 
     def observed(self, inputs: list[Any], around: Around) -> Sequence[Any]:
         first = 0
 
-        def run(body: int, _: int, args: list[Any]) -> Sequence[Any]:
+        def run(body: int, args: list[Any]) -> Sequence[Any]:
             nonlocal first
             start, told = first, explained(self._products[body])
             first += len(told.kernels([*args]))
@@ -156,10 +150,3 @@ class InChunks:
     def _of_body(self, body: int, args: list[Any]) -> list[Kernel]:
         kernels = explained(self._products[body]).kernels(args)
         return [Kernel(k.name, (self._node.name,), k.language, k.code, k.launches, k.why) for k in kernels]
-
-    def _observe(self, inputs: list[Any], look: Callable[[int, list[Any]], object]) -> None:
-        def run(body: int, _: int, args: list[Any]) -> Sequence[Any]:
-            look(body, [*args])
-            return self._runs[body](args)
-
-        self._run(inputs, run)

@@ -87,10 +87,10 @@ def pytest_generate_tests(metafunc):
 
 @pytest.hookimpl(tryfirst=True)  # before what is marked is left out
 def pytest_collection_modifyitems(config, items):
-    """What is about safety, or is marked as `thinned`, meets each value of its parameters, but not in all combinations.
+    """What is about safety, or is marked as `thinned`, runs for some combinations of its parameters.
 
-    Every second of them runs, and of these every third one where backends and partitioners are combined; the others run
-    in `make sweep`, or where tests are asked for by their names.
+    Of several parameters every fourth combination runs, and every sixth where backends and partitioners are combined;
+    the others run in `make sweep`, or where tests are asked for by their names.
     """
     if config.getoption("lf", False) or any("::" in argument for argument in config.args):
         return
@@ -118,11 +118,10 @@ def usable_backends():
 
 
 def is_its_turn(places, start):
-    """Whether a combination of values runs, by their places. Of three parameters, nearly any two run together."""
+    """Whether a combination of values runs, by their places. Of three parameters, many pairs of values run together."""
     others = [place for name, place in places.items() if name not in ("backend", "partitioner")]
-    if len(places) - len(others) < 2:
-        return (sum(places.values()) + start) % 2 == 0
-    return (sum(places.values()) + start) % 3 == 0 and (len(others) < 2 or (sum(others) + start) % 2 == 0)
+    every = 4 if len(places) - len(others) < 2 else 6
+    return (sum(places.values()) + start) % every == 0
 
 
 def followers(item):

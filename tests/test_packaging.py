@@ -131,6 +131,7 @@ CALL = """if True:
 """
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(not building.can_build(), reason="no C++ compiler")
 def test_a_wheel_may_hold_the_library(source, tmp_path):
     """By a compiler that hands out what the real one has made. Where it is installed, there is none."""

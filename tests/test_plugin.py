@@ -64,5 +64,6 @@ def test_its_own_tests_pass(run_with_plugin):
     assert "passed" in last
 
 
+@pytest.mark.sweep
 def test_check_examines_it(run_with_plugin):
     assert "interpret: 1 passed" in run_with_plugin("-m", "aotkit", "check", "interpret", "--case", "sizes/one")

@@ -119,11 +119,11 @@ class Writer(Values):
         for p, name in self._sums.items():
             (_, step), *axes = p.axes
             if not self._spans(p):
-                self._put(p.buffer, p.node, tuple(axes), name, f"part * {step}")
+                self._put(p.buffer, p.node, tuple(axes), 0, name, f"part * {step}")
                 continue
             with self._loops_over(self._others), self._vectors("from", "to_end"):
                 value = f"held<{LANES[p.node.type]}>({name} + {self._place_in_row()}, there)"
-                self._put(p.buffer, p.node, tuple(axes), value, f"part * {step}")
+                self._put(p.buffer, p.node, tuple(axes), 0, value, f"part * {step}")
 
     def _row(self) -> None:
         """All walks, and what there is one of for each row."""
@@ -139,7 +139,7 @@ class Writer(Values):
                 self._store(store)
             for p in parts:
                 (_, step), *axes = p.axes
-                self._put(p.buffer, p.node, tuple(axes), self._value(p.node), f"part * {step}")
+                self._put(p.buffer, p.node, tuple(axes), 0, self._value(p.node), f"part * {step}")
 
     # Walks.
 

@@ -68,9 +68,9 @@ class Cpp:
         """The same: there are kernels for each size."""
         return self
 
-    def plan(self, loops: Loops, results: Sequence[Result], inputs: int) -> tuple[Plan, Sequence[Result]]:
-        """Which values share a kernel, and the results that these store."""
-        return CpuPlan(loops, results, inputs), results
+    def plan(self, loops: Loops, results: Sequence[Result], inputs: int) -> Plan:
+        """Which values share a kernel."""
+        return CpuPlan(loops, results, inputs)
 
     def launch(self, loops: Loops, kernel: Kernel, name: str, preference: str = "") -> Launch:
         """The code of a kernel."""

@@ -112,12 +112,12 @@ class Values:
     def _store(self, store: Store) -> None:
         value = self._value(store.node)
         self.accesses.append(store)
-        self._put(store.buffer, store.node, store.axes, value)
+        self._put(store.buffer, store.node, store.axes, store.offset, value)
 
-    def _put(self, buffer: int, node: Node, axes: Strides, value: str, more: str = "") -> None:
+    def _put(self, buffer: int, node: Node, axes: Strides, offset: int, value: str, more: str = "") -> None:
         step = dict(axes).get(self._lane, 0)
         there = "there" if step else "first{1}"
-        place = f"{self._buffer(buffer, node.type)} + {self._address(axes, 0)}{' + ' * bool(more)}{more}"
+        place = f"{self._buffer(buffer, node.type)} + {self._address(axes, offset)}{' + ' * bool(more)}{more}"
         self._line(f"store({place}, {step}, {there}, {value});")
 
     def _address(self, strides: Strides, offset: int) -> str:

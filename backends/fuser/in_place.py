@@ -30,7 +30,7 @@ def overwritable(kernel: Kernel, accesses: Sequence[Node | Store], one_thread: b
     for store in kernel.stores:
         after = accesses[accesses.index(store) :]
         able = [n for n, read in loads.items() if _is_read_first(kernel, read, store, after, one_thread)]
-        if kernel.shares == 1 and {a for a, _ in store.axes} == kernel.domain and able:
+        if kernel.shares == 1 and not store.is_piece and {a for a, _ in store.axes} == kernel.domain and able:
             found[store.buffer] = able
     return found
 

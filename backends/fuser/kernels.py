@@ -15,11 +15,13 @@ MOST_NAMES = 5
 
 @dataclass(frozen=True)
 class Store:
-    """A value that a kernel writes to a buffer."""
+    """A value that a kernel writes to a buffer, or to a piece of one."""
 
     node: Node
     buffer: int
     axes: Strides
+    offset: int = 0
+    is_piece: bool = False
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Partial(Store):
         of: the reduction that it is a part of.
     """
 
-    of: Node
+    of: Node = field(kw_only=True)
 
 
 @dataclass(eq=False)
@@ -71,7 +73,7 @@ class Kernel:
     def forms(self) -> list[tuple[Strides, int]]:
         """Strides and offset of each tensor that it reads or writes."""
         read = [n.data[2:] for n in below(self.anchors) if n.kind == "load"]
-        return read + [(x.axes, 0) for x in (*self.stores, *self.partials)]
+        return read + [(x.axes, x.offset) for x in (*self.stores, *self.partials)]
 
     def name(self, number: int) -> str:
         """What tools call it: by what it computes, arithmetic only where there is nothing else."""

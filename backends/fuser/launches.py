@@ -15,12 +15,14 @@ from torch import Tensor
 
 from aotkit.backends.fuser.definition import FusionDefinition
 from aotkit.backends.fuser.kernels import Kernel as Nest
-from aotkit.backends.fuser.loops import Loops, Result, lowered
+from aotkit.backends.fuser.loops import Loops, Node, Result, lowered
 from aotkit.backends.fuser.origins import Origins
+from aotkit.backends.fuser.pieces import in_pieces
 from aotkit.backends.fuser.plan import Plan
 from aotkit.backends.fuser.printing import printed
 from aotkit.backends.fuser.search import Search
 from aotkit.backends.fuser.short_sums import unrolled
+from aotkit.backends.fuser.tanh_terms import by_sigmoid
 from aotkit.backends.fuser.tuning import Tuning
 from aotkit.backends.fusion_definition.engine import Around
 from aotkit.stages import Kernel
@@ -85,8 +87,8 @@ class Target(Protocol):
         """The same with kernels that serve many sizes."""
         ...
 
-    def plan(self, loops: Loops, results: Sequence[Result], inputs: int) -> tuple[Plan, Sequence[Result]]:
-        """Which values share a kernel, and the results that these store."""
+    def plan(self, loops: Loops, results: Sequence[Result], inputs: int) -> Plan:
+        """Which values share a kernel."""
         ...
 
     def launch(self, loops: Loops, kernel: Nest, name: str, preference: str = "") -> Launch:
@@ -110,8 +112,11 @@ class Fused:
         self._target: Target = definition.target
         self._outputs, self._lowered = definition.outputs, results
         inputs = len(definition.inputs)
-        results, before = unrolled(loops, results)
-        plan, results = self._target.plan(loops, results, inputs)
+        before: dict[Node, Node] = {}
+        for rewrite in (unrolled, in_pieces, by_sigmoid):
+            results, new = rewrite(loops, results)
+            before |= new
+        plan = self._target.plan(loops, results, inputs)
         plan.originals.update(before)
         self.plan = plan
         self._numbers = [i for i, x in enumerate(definition.inputs) if x.kind == "scalar"]
@@ -120,8 +125,7 @@ class Fused:
         tuning: Tuning | None = definition.tuning
         self._search = None if tuning is None else Search(tuning, self._target, plan, self.launches, types)
         self._forms = [_form(loops.sizes, buffer) for buffer in plan.buffers]
-        order = [b.result for b in plan.buffers]
-        self._results = [inputs + next(i for i, r in enumerate(order) if r is result) for result in results]
+        self._results = [plan.tensors[number] for number in range(len(definition.outputs))]
         self._prepared: Callable[[], list[Step]] | None = None
         self._ready: tuple[Empty, InPlace, list[tuple[Step, list[Made], list[int]]]] | None = None
 

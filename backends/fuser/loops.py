@@ -40,17 +40,22 @@ class Node:
 
 @dataclass(frozen=True)
 class Result:
-    """A node that is stored.
+    """A node that is stored, as a tensor or as a piece of one.
 
     Attributes:
-        axes: of the whole tensor, along some of which the node may not vary.
+        axes: of the tensor or the piece, along some of which the node may not vary.
         size, stride: of the tensor.
+        number: of the tensor, among those that are returned.
+        offset: of a piece.
     """
 
     node: Node
     axes: Strides
     size: tuple[int, ...]
     stride: tuple[int, ...]
+    number: int
+    offset: int = 0
+    is_piece: bool = False
 
 
 @dataclass
@@ -233,7 +238,8 @@ def lowered(outputs: Sequence[Value]) -> tuple[Loops, list[Result]]:
             leaves = [leaf for axis in data[1] for leaf in axis.leaves()]
             data = data[0], frozenset(number(axis) for axis in leaves if axis not in merged)
         done[v] = loops.node(v.kind, v.type, args, data)
-    results = [Result(done[v], kept(axes), v.shape, stride) for v, (axes, stride) in zip(outputs, tensors, strict=True)]
+    forms = zip(outputs, tensors, strict=True)
+    results = [Result(done[v], kept(axes), v.shape, stride, n) for n, (v, (axes, stride)) in enumerate(forms)]
     return loops, results
 
 

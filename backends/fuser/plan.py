@@ -19,6 +19,7 @@ from aotkit.backends.fuser.dependence import contiguous, fed_back, read_together
 from aotkit.backends.fuser.kernels import Buffer, Kernel, Partial, Store
 from aotkit.backends.fuser.loops import Loops, Node, Result, Strides
 from aotkit.backends.fuser.pairs import Pair, squares
+from aotkit.backends.fuser.schedule import layout, power_of_two
 from aotkit.backends.fuser.shares import around_one_center, elements_of_part, own_squares, shares
 from aotkit.backends.fuser.values import below
 
@@ -28,12 +29,13 @@ class Plan:
 
     Attributes:
         buffers: tensors that are written; their numbers go on from those of the inputs.
+        tensors: numbers of the buffers that are returned, by theirs among these.
         originals: of reductions that kernels compute: those that they are, or finish.
     """
 
     def __init__(self, loops: Loops, results: Sequence[Result], inputs: int) -> None:
         self.loops, self.kernels = loops, list[Kernel]()
-        self.inputs, self.buffers = inputs, list[Buffer]()
+        self.inputs, self.buffers, self.tensors = inputs, list[Buffer](), dict[int, int]()
         self.originals: dict[Node, Node] = {}
         self._at: dict[Node, Kernel] = {}  # reductions that are inline in a kernel
         self._finished: dict[Node, Node] = {}  # reductions that parts are written of -> what finishes them
@@ -68,12 +70,10 @@ class Plan:
         return 0 if anchor in self._fed_back else 2, len(anchor.data[1])
 
     def _place_result(self, result: Result) -> None:
-        buffer = self._buffer(result.node.type, result.axes)
-        self.buffers[-1].result = result
-        self._place_store(result.node, buffer, result.axes)
-
-    def _place_store(self, node: Node, buffer: int, axes: Strides) -> None:
-        node = self._now(node)
+        if (buffer := self.tensors.get(result.number)) is None:
+            buffer = self.tensors[result.number] = self._buffer(result.node.type, result.axes)
+            self.buffers[-1].result = result
+        node, axes = self._now(result.node), result.axes
         domain = frozenset(a for a, _ in axes)
         for kernel in reversed(self.kernels):
             fits = self._can_read(kernel, node) and self._can_store(kernel, domain, node)
@@ -82,7 +82,7 @@ class Plan:
         else:
             kernel = self._kernel(domain)
         self._add(kernel, node)
-        kernel.stores.append(Store(self._in(kernel, node), buffer, axes))
+        kernel.stores.append(Store(self._in(kernel, node), buffer, axes, result.offset, result.is_piece))
 
     def _crosses(self, kernel: Kernel, node: Node, axes: Strides) -> bool:
         """Whether neighbours in memory are those of a row in one tensor, and those of a column in another."""
@@ -155,8 +155,11 @@ class Plan:
             return False
         if over & kernel.inner and not kernel.inner <= over:
             return False
-        wide = [n.data[-2] for n in kernel.loads if n.axes == kernel.domain]
-        if any(contiguous(strides) not in kernel.inner for strides in wide):  # a program reads several rows at a time
+        wide = [n for n in (kernel.loads | self._loads(kernel, node)) if n.axes == kernel.domain]
+        if any(contiguous(n.data[-2]) not in kernel.inner for n in wide):  # a program reads several rows at a time
+            return False
+        sums = sum(bool(p.node.axes & kernel.inner) for p in kernel.partials) + bool(arg.axes & kernel.inner - over)
+        if sums and (len(wide) + sums) * power_of_two(self.loops.size(kernel.inner)) > limits.HELD:
             return False
         rows = over - kernel.inner
         return bool(rows) and rows <= kernel.rows and kernel.summed <= rows
@@ -193,9 +196,9 @@ class Plan:
         """Each program writes what it has added up; what finishes it adds up the parts, and the rest of the rows."""
         if kernel.partial_axis is None:
             kernel.partial_axis = self.loops.axis(kernel.shares if kernel.shares > 1 else limits.PROGRAMS)
-        axes = self.loops.dense((kernel.partial_axis, *sorted(node.axes)))
+        axes = self.loops.dense((kernel.partial_axis, *self._in_order(kernel, node.axes)))
         buffer = self._buffer(node.type, axes, kernel)
-        kernel.partials.append(Partial(self._in(kernel, node), buffer, axes, original))
+        kernel.partials.append(Partial(self._in(kernel, node), buffer, axes, of=original))
         load = self.loops.node("load", node.type, (), (buffer, (), axes, 0))
         if kernel.shares > 1:
             self._parts[original] = kernel, kernel.partials[-1].node, load
@@ -208,7 +211,7 @@ class Plan:
         count = elements_of_part(self.loops, kernel, first.type)
         own, axes = own_squares(self.loops, first, count), sums.data[2]
         buffer = self._buffer(own.type, axes, kernel)
-        kernel.partials.append(Partial(own, buffer, axes, original))
+        kernel.partials.append(Partial(own, buffer, axes, of=original))
         parts = self.loops.node("load", own.type, (), (buffer, (), axes, 0))
         around = around_one_center(self.loops, parts, sums, count, self._now(pair.center))
         last = self.loops.node("reduction", own.type, (around,), ("sum", frozenset({axes[0][0]})))
@@ -243,11 +246,15 @@ class Plan:
         """The load of a reduction, which its kernel stores then."""
         if reduction not in self._loaded:
             kernel = self._at[reduction]
-            axes = self.loops.dense(sorted(reduction.axes))
+            axes = self.loops.dense(self._in_order(kernel, reduction.axes))
             buffer = self._buffer(reduction.type, axes, kernel)
             kernel.stores.append(Store(self._in(kernel, reduction), buffer, axes))
             self._loaded[reduction] = self.loops.node("load", reduction.type, (), (buffer, (), axes, 0))
         return self._loaded[reduction]
+
+    def _in_order(self, kernel: Kernel, axes: frozenset[int]) -> list[int]:
+        """Axes of a temporary tensor as they are in memory where the kernel reads: neighbours stay neighbours."""
+        return [a for a in layout(self.loops, kernel)[0] if a in axes]
 
     def _can_read(self, kernel: Kernel, node: Node) -> bool:
         """Whether what a node reads is computed in this kernel, or written by an earlier one."""
@@ -281,7 +288,10 @@ class Plan:
                 self.kernels.remove(small)
 
     def _add(self, kernel: Kernel, node: Node) -> None:
-        kernel.loads.update(n for n in below([self._in(kernel, node)]) if n.kind == "load")
+        kernel.loads |= self._loads(kernel, node)
+
+    def _loads(self, kernel: Kernel, node: Node) -> set[Node]:
+        return {n for n in below([self._in(kernel, node)]) if n.kind == "load"}
 
     def _kernel(self, domain: frozenset[int]) -> Kernel:
         self.kernels.append(Kernel(domain))

@@ -36,7 +36,9 @@ class _Printer:
             kind = "result" if self._plan.buffers[store.buffer - self._plan.inputs].result else "temporary"
             if able := self._places.get(store.buffer):
                 kind += f", in the memory of {' or '.join(f'b{n}' for n in able)} if nothing else needs that"
-            lines.append(f"store {self._names[store.node]} {self._place(store.buffer, store.axes, 0)} : {kind}")
+            lines.append(
+                f"store {self._names[store.node]} {self._place(store.buffer, store.axes, store.offset)} : {kind}"
+            )
         for part in k.partials:
             lines.append(f"store {self._names[part.node]} {self._place(part.buffer, part.axes, 0)} : part of a sum")
         return "\n  ".join(lines)

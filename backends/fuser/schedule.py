@@ -104,7 +104,7 @@ def _chosen(loops: Loops, kernel: Kernel) -> Schedule:
     kept = [a for a in order if a in kernel.rows - kernel.summed]
     rows = (*kept, *(a for a in order if a in kernel.summed))
     if kernel.summed:
-        schedule = _summed(loops, rows, inner, kernel.summed)
+        schedule = _summed(loops, kernel, rows, inner)
         assert kernel.partial_axis is not None
         loops.sizes[kernel.partial_axis] = schedule.programs
         return schedule
@@ -120,7 +120,7 @@ def _chosen(loops: Loops, kernel: Kernel) -> Schedule:
         if programs <= limits.MULTIPROCESSORS:
             elements = limits.FEWEST
     else:
-        row_block, inner_block, elements = _row_tile(count, length, kernel.shares)
+        row_block, inner_block, elements = _row_tile(loops, count, inner, kernel.shares)
     whole = inner_block >= length and kernel.shares == 1
     grid = -(-count // row_block), kernel.shares
     return Schedule(rows, inner, row_block, inner_block, whole, 1, grid, _warps(row_block * inner_block, elements), 1)
@@ -158,12 +158,15 @@ def _crossing(loops: Loops, order: list[int], nearest: set[int]) -> Schedule:
     return Schedule(rows, (row,), row_block, inner_block, False, 1, (blocks, 1), 4, 1)
 
 
-def _row_tile(count: int, length: int, shares: int) -> tuple[int, int, int]:
+def _row_tile(loops: Loops, count: int, inner: tuple[int, ...], shares: int) -> tuple[int, int, int]:
     """Rows and elements of a row in a tile, and elements of a thread."""
+    length = loops.size(inner)
     if shares > 1:
         return 1, limits.SHARED_CHUNK, limits.FEW
     if power_of_two(length) > limits.LONGEST_WHOLE_ROW:
-        return 1, limits.CHUNK, limits.SOME
+        # Where chunks divide the axis of neighbours, what varies along others alone is one number for a chunk.
+        half = limits.CHUNK // 2
+        return 1, half if loops.sizes[inner[-1]] == half else limits.CHUNK, limits.SOME
     inner_block = power_of_two(length)
     row_block = _block(count, max(1, limits.TILE // inner_block))
     while row_block > 1 and count // row_block < 2 * limits.MULTIPROCESSORS:
@@ -171,16 +174,24 @@ def _row_tile(count: int, length: int, shares: int) -> tuple[int, int, int]:
     return row_block, inner_block, limits.SOME
 
 
-def _summed(loops: Loops, rows: tuple[int, ...], inner: tuple[int, ...], summed: frozenset[int]) -> Schedule:
+def _summed(loops: Loops, kernel: Kernel, rows: tuple[int, ...], inner: tuple[int, ...]) -> Schedule:
     """Whole rows, of which each program adds up some."""
-    count, length = loops.size(rows), loops.size(inner)
-    row_block, inner_block, elements = _row_tile(count, length, 1)
-    warps = _warps(row_block * inner_block, elements if row_block == 1 else limits.MANY)
+    count, length, summed = loops.size(rows), loops.size(inner), kernel.summed
+    row_block, inner_block, elements = _row_tile(loops, count, inner, 1)
+    is_wide = any(p.node.axes & kernel.inner for p in kernel.partials if kernel.inner)
+    warps = _warps(row_block * inner_block, limits.MANY if is_wide and row_block > 1 else elements)
     blocks, kept = -(-loops.size(summed) // row_block), loops.size(a for a in rows if a not in summed)
-    stages = limits.STAGES if row_block == 1 and length % limits.WORD == 0 else 1
+    stages = _stages(kernel, inner_block) if row_block == 1 and length % limits.WORD == 0 else 1
     resident = limits.RESIDENT if stages > 1 else 2 * limits.RESIDENT
     programs = min(blocks, max(1, limits.MULTIPROCESSORS * max(1, resident // warps) // kept))
     return Schedule(rows, inner, row_block, inner_block, True, programs, (kept * programs, 1), warps, stages)
+
+
+def _stages(kernel: Kernel, inner_block: int) -> int:
+    """How many rows can be on their way: all but one are in shared memory."""
+    wide = [n for n in below(kernel.anchors) if n.kind == "load" and n.axes == kernel.domain]
+    row = inner_block * sum(n.type.itemsize for n in wide)
+    return min(limits.STAGES, 1 + limits.UNDER_WAY // row) if row else 1
 
 
 def _warps(tile: int, elements: int) -> int:

@@ -157,12 +157,23 @@ class Writer:
             start, end = ("0", end) if k.shares == 1 else ("start", f"min(start + {share}, {end})")
             if k.shares > 1:
                 self._line(f"start = tl.program_id(1) * {share}")
+            counts = [u.of.type for u in updates.values() if u.counts]
+            counted = max(counts, key=lambda t: t.itemsize, default=None)
+            if counted is not None:
+                times = f"({end} - {start} - r0 + {s.inner_block - 1}) // {s.inner_block}"
+                self._line(f"counted = tl.maximum({times}, 0).to({TYPES[counted]})")
             self._line(f"for chunk in tl.range({start}, {end}, {s.inner_block}):")
             self._depth += 1
+            if counted is not None:
+                self._line(f"seen = ((zero + chunk - {start}) // {s.inner_block} + 1).to({TYPES[counted]})")
             self._line("r = r0 + chunk")
         self._in_loop = set()
         self._line(f"rm = r < {number(size)}")
-        self._positions(s.inner, "r")
+        if k.inner is not None and self._loops.sizes[s.inner[-1]] % s.inner_block == 0:
+            self._positions(s.inner[:-1], f"(chunk // {number(self._loops.sizes[s.inner[-1]])})")
+            self._positions(s.inner[-1:], f"(r0 + chunk % {number(self._loops.sizes[s.inner[-1]])})")
+        else:
+            self._positions(s.inner, "r")
         for n, name in single.items():
             self._line(f"{name} = {REDUCTIONS[n.data[0]][1].format(name, self._masked(n.args[0], n))}")
         for update in updates.values():
@@ -282,7 +293,7 @@ class Writer:
         masks += [f"({self._numbered[a]} == 0)" for a in walked if a not in dict(store.axes)]
         shape = f"[{s.row_block}, {s.inner_block if spans else 1}]"
         self.accesses.append(store)
-        self._write(store.buffer, self._address(store.axes, 0), value, shape, masks)
+        self._write(store.buffer, self._address(store.axes, store.offset), value, shape, masks)
 
     def _write(self, buffer: int, address: str, value: str, shape: str, masks: Sequence[str]) -> None:
         mask = f", mask={' & '.join(masks)}" if masks else ""

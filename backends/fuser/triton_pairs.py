@@ -10,6 +10,7 @@ class Exponentials:
     """The largest value, and the sum of exp(x - center), in one walk: one exponential for each value."""
 
     starts = ("float('-inf')", "0")
+    counts = False
 
     def __init__(self, of: Node, accumulators: Sequence[str]) -> None:
         self.of, (self._top, self._sum) = of, accumulators
@@ -33,31 +34,33 @@ class Exponentials:
 
 
 class Squares:
-    """The sum, and the sum of the squares of x - center, in one walk."""
+    """The sum, and the sum of the squares of x - center, in one walk.
 
-    starts = ("0", "0", "0", "0")
+    `seen` is how many chunks there were so far, and `counted`, for each lane, of how many it has a value in the end.
+    """
+
+    starts = ("0", "0", "0")
+    counts = True
 
     def __init__(self, of: Node, accumulators: Sequence[str]) -> None:
-        self.of, (self._sum, self._mean, self._rest, self._count) = of, accumulators
+        self.of, (self._sum, self._mean, self._rest) = of, accumulators
 
     def each(self, value: str, mask: str | None) -> list[str]:
-        mean, rest, count = self._mean, self._rest, self._count
-        lines = [f"{self._sum} += {value}", f"{count} += 1", f"step = {value} - {mean}"]
-        if mask is not None:
-            lines = [
-                f"{self._sum} += tl.where({mask}, {value}, 0)",
-                f"{count} += tl.where({mask}, 1.0, 0.0)",
-                f"step = tl.where({mask}, {value} - {mean}, 0)",
-            ]
-        divided = f"step / {count}" if mask is None else f"step / tl.maximum({count}, 1.0)"
-        return [*lines, f"moved = {divided}", f"{mean} += moved", f"{rest} += step * (step - moved)"]
+        mean, rest, step = self._mean, self._rest, f"{value} - {self._mean}"
+        return [
+            f"{self._sum} += {value if mask is None else f'tl.where({mask}, {value}, 0)'}",
+            f"step = {step if mask is None else f'tl.where({mask}, {step}, 0)'}",
+            "moved = step * (1.0 / seen)",
+            f"{mean} += moved",
+            f"{rest} += step * (step - moved)",
+        ]
 
     def first(self) -> str:
         return f"tl.sum({self._sum}, 1)[:, None]"  # the mean of a lane is none where a value is infinite
 
     def second(self, center: str) -> str:
         off = f"({self._mean} - {center})"
-        return f"tl.sum({self._rest} + {off} * {off} * {self._count}, 1)[:, None]"
+        return f"tl.sum({self._rest} + {off} * {off} * counted, 1)[:, None]"
 
 
 UPDATES: dict[str, Any] = {"exponentials": Exponentials, "squares": Squares}

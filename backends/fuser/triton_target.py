@@ -64,12 +64,12 @@ class Triton:
         """With kernels that serve many sizes."""
         return Triton(Templates())
 
-    def plan(self, loops: Loops, results: Sequence[Result], inputs: int) -> tuple[Plan, Sequence[Result]]:
-        """Which values share a kernel, and the results that these store."""
+    def plan(self, loops: Loops, results: Sequence[Result], inputs: int) -> Plan:
+        """Which values share a kernel."""
         results, before = read_once(loops, results)
         plan = Plan(loops, results, inputs)
         plan.originals.update(before)
-        return plan, results
+        return plan
 
     def launch(self, loops: Loops, kernel: Kernel, name: str, preference: str = "") -> Launch:
         """The code of a kernel."""

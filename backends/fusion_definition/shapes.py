@@ -63,11 +63,19 @@ def unchanged(b: Builder, node: Node, x: Any) -> Any:
     return b.ops.set(b.value(x))
 
 
-def _range(node: Node, dim: int, start: Any, end: Any, step: Any) -> tuple[int, int]:
-    if step != 1:
-        raise Declined("a step other than 1")
+def _range(node: Node, dim: int, start: Any, end: Any) -> tuple[int, int]:
     first, last, _ = slice(start, end).indices(shape_of(node)[dim])
     return first, max(first, last)
+
+
+def _grid(node: Node, dim: int, start: Any, end: Any, step: int) -> tuple[list[int], int]:
+    """The shape in which every `step`th position along a dimension is one of a dimension more, and which one."""
+    shape = shape_of(node)
+    size = shape[dim]
+    positions = range(size)[slice(start, end, step)]
+    if size % step or len(positions) != size // step:
+        raise Declined("a step that does not divide a dimension into equal parts")
+    return [*shape[:dim], size // step, step, *shape[dim + 1 :]], positions[0]
 
 
 def _slice(b: Builder, value: Any, shape: list[int], dim: int, first: int, last: int) -> Any:
@@ -78,7 +86,11 @@ def _slice(b: Builder, value: Any, shape: list[int], dim: int, first: int, last:
 
 def slice_(b: Builder, node: Node, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
     shape = shape_of(x)
-    return _slice(b, b.value(x), shape, dim % len(shape), *_range(x, dim, start, end, step))
+    dim %= len(shape)
+    if step == 1:
+        return _slice(b, b.value(x), shape, dim, *_range(x, dim, start, end))
+    grid, first = _grid(x, dim, start, end, step)
+    return b.ops.squeeze(_slice(b, b.ops.reshape(b.value(x), grid), grid, dim + 1, first, first + 1), [dim + 1])
 
 
 def select(b: Builder, node: Node, x: Any, dim: int, index: int) -> Any:
@@ -123,7 +135,13 @@ def slice_scatter(
 ) -> Any:
     shape, dtype = shape_of(x), compute_type(node)
     dim %= len(shape)
-    return _replaced(b, b.operand(x, dtype), shape, dim, _range(x, dim, start, end, step), b.operand(source, dtype))
+    value, part = b.operand(x, dtype), b.operand(source, dtype)
+    if step == 1:
+        return _replaced(b, value, shape, dim, _range(x, dim, start, end), part)
+    grid, first = _grid(x, dim, start, end, step)
+    part = b.ops.broadcast(part, [d == dim + 1 for d in range(len(grid))])
+    value = _replaced(b, b.ops.reshape(value, grid), grid, dim + 1, (first, first + 1), part)
+    return b.ops.reshape(value, shape)
 
 
 def select_scatter(b: Builder, node: Node, x: Any, source: Any, dim: int, index: int) -> Any:

@@ -177,6 +177,25 @@ def parts_of_heads(x):
     return heads * turned, q.flatten(1)[:, 4:8] + 1, F.pad(k.flatten(1), (4, 8)).exp()
 
 
+@case((3, 4, 6), (4, 3))
+def interleaved(x, y):
+    """Pairs that lie next to each other are rotated, and come together again."""
+    a, b = (x * 2)[..., ::2], (x * 2)[..., 1::2]
+    turned = torch.stack((a * y - b * y.cos(), a * y.cos() + b * y), -1).flatten(-2)
+    parted = x.sin()
+    parted[:, 1::2] = x[:, ::2]
+    return turned, parted, y[:, 2::3].sin()
+
+
+@case((6, 40), (6, 24), (6, 24))
+def put_together(x, y, z):
+    """Pieces that have sums, of other rows each, of the same or of columns; pieces in two dimensions; some without."""
+    rows = torch.cat([F.normalize(x, dim=-1), F.layer_norm(y, (24,)), F.normalize(y * z, dim=-1), z.exp()], -1)
+    columns = torch.cat([x.mean(0), x.std(0), (y * z).sum(0)])
+    squares = torch.cat([torch.cat([y - y.amax(1, keepdim=True), z], 1), torch.cat([z.softmax(1), y], 1)])
+    return rows, columns, squares, F.pad(x.softmax(-1), (2, 3)), torch.stack([y.sum(1), z.amax(1), x.mean(1)])
+
+
 @case((3, 100))
 def rows_behind(x):
     return F.pad(x * 2, (0, 0, 0, 1)).softmax(-1)

@@ -252,6 +252,7 @@ def test_the_next_process_takes_what_has_won(tmp_path, spec):
     assert process(tmp_path, spec) == [[], 0, "nop" in spec, True, told, off]  # of graphs, `nop` keeps none
 
 
+@pytest.mark.sweep
 def test_nothing_is_measured_without_being_asked_for(tmp_path):
     """Not even where it has been measured: `fuser` has its model's choice, which has not been checked yet."""
     process(tmp_path, "fuser_tuned", capture="dynamo")
@@ -259,6 +260,7 @@ def test_nothing_is_measured_without_being_asked_for(tmp_path):
     assert (measured, is_checked, told) == ([], False, [])
 
 
+@pytest.mark.sweep
 def test_what_is_saved_is_loaded(tmp_path):
     path = tmp_path / "step"
     process(tmp_path, "fuser_tuned", str(path))

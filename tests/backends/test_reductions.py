@@ -35,6 +35,7 @@ def extrema(x, y):
     return x.amax(-1), x.amin(-1), torch.maximum(x, y), torch.minimum(x, y)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [*LARGEST, torch.float32, torch.bfloat16, torch.int8, torch.uint8], ids=str)
 @pytest.mark.parametrize("width", [1000, pytest.param(20000, marks=GPU_KIND)])  # in one go, and by a loop
 def test_extrema_keep_nan_in_every_type(device, fusing, dtype, width):

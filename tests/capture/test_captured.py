@@ -119,6 +119,7 @@ def test_gradients_of_several_outputs_with_open_sizes(dynamic):
             torch.testing.assert_close(found[chosen], wanted[chosen])
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("capture", ["aot", "dynamo"])
 @pytest.mark.parametrize(

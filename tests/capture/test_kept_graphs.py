@@ -399,6 +399,7 @@ def test_in_processes_the_second_one_imports_no_compiler(tmp_path):
     assert again == told
 
 
+@pytest.mark.sweep
 def test_two_processes_at_once_compile_the_same(tmp_path):
     both = [process(tmp_path, "dynamo", wait=False) for _ in range(2)]
     found = [outcome(started)[3] for started in both]

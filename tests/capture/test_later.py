@@ -297,6 +297,7 @@ def asked(monkeypatch):
     return found
 
 
+@pytest.mark.sweep
 def test_what_the_helper_compiled_need_not_be_compiled_again(asked, monkeypatch, tmp_path):
     pytest.importorskip("aotkit.backends.inductor")
     if aotkit.backend_status()["inductor"] is not None:

@@ -660,6 +660,7 @@ def unused_permutation(x):
     return x * 2
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("partition", aotkit.list_partitioners())
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("fn", [unused_rand, unused_dropout, unused_permutation])

@@ -458,6 +458,7 @@ class Faint(nn.Module):
         return F.cross_entropy(self.head(self.blocks(self.more(self.stem(x))).mean((2, 3))).float(), y)
 
 
+@pytest.mark.sweep
 def test_gradients_too_small_for_float16():
     """Eager gives zeros, or the sum of what was rounded alike at each pixel; so does Inductor, of other pixels."""
     torch.manual_seed(0)

@@ -117,6 +117,7 @@ def block(request, monkeypatch):
     monkeypatch.setattr(in_pieces, "BLOCK", request.param)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("finite", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_elements_are_judged_as_one_would_write_it_down(dtype, finite, block):

@@ -157,6 +157,7 @@ def outcome(fn, count, grad):
     return [described(t.detach()) for t in (result, *inputs, HELD["tensor"])]
 
 
+@pytest.mark.thinned
 @pytest.mark.filterwarnings(
     "ignore::aotkit.EagerCallWarning",
     "ignore:Dynamo does not know how to trace:UserWarning",

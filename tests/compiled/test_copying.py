@@ -91,6 +91,7 @@ def x():
     return torch.randn(2, 3)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("used", [False, True])
 @pytest.mark.parametrize("capture", ["aot", "dynamo"])
 def test_function(make_copy, capture, used, x):

@@ -212,6 +212,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @agrees(graphs=1)
@@ -264,6 +265,7 @@ PARAMETRIZATIONS = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("name", PARAMETRIZATIONS)

@@ -138,7 +138,9 @@ def culprit_of(fn, *args, backend="nop", **options):
 
 
 @pytest.mark.parametrize(
-    "names", [("another_saved", "drawn_twice"), pytest.param(tuple(WRONG), marks=pytest.mark.sweep)], ids=["two", "all"]
+    "names",
+    [("another_saved", "drawn_twice"), pytest.param(tuple(WRONG), marks=pytest.mark.sweep)],
+    ids=["two", "all"] @ pytest.mark.sweep,
 )
 def test_scripts_reproduce_in_a_fresh_process(plugin, names):
     import faulty_cuts

@@ -37,6 +37,7 @@ def losses(done):
     return [entry["loss"] for entry in done.state.log_history if "loss" in entry]
 
 
+@pytest.mark.sweep
 def test_trainer_trains_evaluates_saves_and_resumes(tmp_path):
     model, ours = twins(decoder())
     eager = trainer(model, tmp_path / "eager")

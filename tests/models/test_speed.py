@@ -68,6 +68,7 @@ def out_of_memory():
     os._exit(137)
 
 
+@pytest.mark.sweep
 def test_a_process_that_is_killed_does_not_end_the_others():
     found = dict(measure_together({"net": net, "killed": out_of_memory}, ["eager", "nop/min_cut"], OPTIONS))
     assert all(row.wall and not row.error for row in found["net"])

@@ -42,6 +42,7 @@ def test_an_error_in_a_later_step_is_not_passed(monkeypatch):
     assert (verdict.text, verdict.why) == ("not passed", "RuntimeError: out of memory")
 
 
+@pytest.mark.sweep
 def test_a_case_without_an_end_or_with_an_error_is_not_passed():
     assert in_a_process(NET, 0.1).why == "not done in 0 s"
     failed = in_a_process(NET, 300)

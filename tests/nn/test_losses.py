@@ -57,6 +57,7 @@ def reference(module, x, targets, softcap=None, z_loss=0.0, class_weight=None, *
     return F.cross_entropy(logits, flat, class_weight, **flat_options) + z_loss * added
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_it_is_what_torch_computes(name, bias, in_chunks):

@@ -87,6 +87,7 @@ def assert_equals_unfused(pattern, module, x, residual):
         torch.testing.assert_close(a.double(), b, rtol=tolerance, atol=tolerance * float(b.detach().abs().max()))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("p", "bias"), [(0.0, False), (0.1, True)])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_output_and_all_gradients_are_those_of_the_unfused_modules(pattern, p, bias, device):

@@ -52,6 +52,7 @@ def test_two_draws_are_two_values(split, draw):
     split(partition, lambda x: (draw(x.detach()) - draw(x.detach())) * x * x, x)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("budget", QUICK)
 def test_gradient_sees_the_numbers_of_the_forward_pass(split, draw, budget):
     x, w = torch.randn(8, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True)

@@ -47,6 +47,7 @@ def splits(traced, split):
     return {name: split(p, workload.function, *inputs, dynamic=dynamic) for name, p in PARTITIONS.items()}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_computes_what_eager_computes(splits, name):
     assert not splits[name].draws_in_both()

@@ -26,6 +26,7 @@ def sine(x):
     return torch.sin(x)
 
 
+@pytest.mark.sweep
 def test_it_is_the_same_in_another_process():
     texts = {subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True).stdout for _ in range(2)}
     (text,) = texts

@@ -90,6 +90,7 @@ def test_parts_of_padded_products_have_the_strides_of_parts(part, capture):
     torch.testing.assert_close(*(torch.autograd.grad(y.square().sum(), w) for y in (got, want)))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("capture", ["aot", "dynamo"])
 @pytest.mark.parametrize("grad", [True, False])
 def test_kernels_that_give_other_strides_than_the_trace_takes_them_to(grad, capture, backend):

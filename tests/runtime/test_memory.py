@@ -126,6 +126,7 @@ PAIRS = list(itertools.product(BODIES, OPTIONS))
 QUICK = [pair for pair in PAIRS if pair[0] == "plain" or pair[1] == "checked"]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     ("body", "options"), [*QUICK, *(pytest.param(*p, marks=pytest.mark.sweep) for p in PAIRS if p not in QUICK)]
 )

@@ -51,6 +51,7 @@ def test_a_crash_or_a_timeout_costs_one_sample(monkeypatch):
     }
 
 
+@pytest.mark.sweep
 def test_a_killed_sweep_goes_on_where_it_was(folder, monkeypatch):
     first = failures(runner.run([BAD]))
     with (folder / "results.jsonl").open("a", encoding="utf-8") as file:

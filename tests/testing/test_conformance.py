@@ -207,6 +207,7 @@ def test_check_tells_wrong_usage_from_an_unavailable_plugin(capsys):
     assert "it needs a quantum computer" in capsys.readouterr().err
 
 
+@pytest.mark.sweep
 def test_every_operator_of_torchs_test_database(capsys):
     assert main(["check", "nop", "--all-operators", "--case", "opinfo/*soft*"]) == 0
     assert int(capsys.readouterr().out.split()[1]) > 10
@@ -236,6 +237,7 @@ class TestAbsent(BackendConformance):
 """
 
 
+@pytest.mark.sweep
 def test_pytest_reports_unexpected_passes_and_absent_plug_ins(tmp_path):
     (tmp_path / "test_it.py").write_text(PYTEST)
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-k", "sizes", str(tmp_path)]

@@ -10,7 +10,6 @@ from tests.backends.interpreted.comparing import ENGINE, engine_for, train
 TOLERANCES = {"casts": 1e-2}
 
 
-@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_equal_aten(name, dtype):

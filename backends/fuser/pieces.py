@@ -1,0 +1,141 @@
+"""Results that are put together of others, as by `cat` or `stack`, are stored piece by piece.
+
+`where(i < 256, f(a[i]), g(b[i - 256]))`, where f and g need the sum of a row each, is two results in one tensor: in one
+kernel, each position would be computed both ways.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from aotkit.backends.fuser import limits
+from aotkit.backends.fuser.dependence import direct
+from aotkit.backends.fuser.loops import Loops, Node, Result, Strides
+from aotkit.backends.fuser.values import below
+
+MOST = 4  # pieces of a result
+COMPARISONS = ("lt", "ge", "eq")
+
+
+def in_pieces(loops: Loops, results: Sequence[Result]) -> tuple[list[Result], dict[Node, Node]]:
+    """The results, some of them in pieces, and what new nodes have been before."""
+    cutting = _Cutting(loops)
+    return [piece for result in results for piece in cutting.pieces(result)], cutting.before
+
+
+class _Cutting:
+    def __init__(self, loops: Loops) -> None:
+        self._loops, self.before = loops, dict[Node, Node]()
+        self._axes: dict[tuple[int, int], int] = {}  # equal parts of an axis are one axis, so that they can share loads
+
+    def pieces(self, result: Result) -> list[Result]:
+        """Those of a result; the result itself where that is better stored as it is."""
+        nodes = list(below([result.node]))
+        over = {axis for n in nodes if n.kind == "reduction" for axis in n.data[1]}
+        for axis, stride in result.axes:
+            size = self._loops.sizes[axis]
+            cuts = {at for n in nodes for at in _cuts(n, axis) if 0 < at < size}
+            if not 1 <= len(cuts) < MOST or axis in over or not (over or size <= limits.UNROLLED):
+                continue
+            starts, ends = [0, *sorted(cuts)], [*sorted(cuts), size]
+            found = [self._piece(result, axis, stride, *part) for part in zip(starts, ends, strict=True)]
+            if all(any(n.kind == "load" for n in below([piece.node])) for piece in found):
+                return found
+        return [result]
+
+    def _piece(self, result: Result, axis: int, stride: int, start: int, end: int) -> Result:
+        new: int | None = None
+        if (size := end - start) > 1:
+            new = self._axis_of_sums(result, axis, start, size)
+            if new is None:
+                new = self._axes[axis, size] = self._axes.get((axis, size)) or self._loops.axis(size)
+        node = _Part(self._loops, axis, new, start, size, self.before)(result.node)
+        offset = result.offset + start * stride
+        return replace(result, node=node, axes=_moved(result.axes, axis, new), offset=offset, is_piece=True)
+
+    def _axis_of_sums(self, result: Result, axis: int, start: int, size: int) -> int | None:
+        """The axis along which the piece reads what its reductions read along theirs, if there is one: no other one."""
+        for n in below([result.node]):
+            if n.kind != "reduction" or len(n.data[1]) > 1 or axis in n.args[0].axes:
+                continue
+            own: int = next(iter(n.data[1]))
+            if self._loops.sizes[own] == size and own not in result.node.axes:
+                node = _Part(self._loops, axis, own, start, size, {})(result.node)
+                if any(x.kind == "load" and own in x.axes for x in direct([node]) if x in set(below([n]))):
+                    return own
+        return None
+
+
+def _cuts(node: Node, axis: int) -> Iterator[int]:
+    """Where a comparison of the position along an axis changes."""
+    if node.data in COMPARISONS and _is_of_position(node, axis):
+        position, number = node.args
+        at = int(number.data) - position.data[1]
+        yield from (at, at + 1) if node.data == "eq" else (at,)
+
+
+def _is_of_position(node: Node, axis: int) -> bool:
+    position, number = node.args
+    return position.kind == "index" and position.data[0] == ((axis, 1),) and number.kind == "constant"
+
+
+def _moved(strides: Strides, axis: int, new: int | None) -> Strides:
+    renamed = ((new if a == axis else a, stride) for a, stride in strides)
+    return tuple((a, stride) for a, stride in renamed if a is not None)
+
+
+class _Part:
+    """Nodes where the position along an axis is `start`, and the position along a new axis more if there is one."""
+
+    def __init__(
+        self, loops: Loops, axis: int, new: int | None, start: int, size: int, before: dict[Node, Node]
+    ) -> None:
+        self._loops, self._axis, self._new, self._start, self._size = loops, axis, new, start, size
+        self._before, self._done = before, dict[Node, Node]()
+
+    def __call__(self, node: Node) -> Node:
+        if self._axis not in node.axes:
+            return node
+        if node not in self._done:
+            self._done[node] = self._decided(node) or self._there(node)
+        return self._done[node]
+
+    def _decided(self, node: Node) -> Node | None:
+        """What a test of the position leaves of a node, if it leaves anything out."""
+        loops, start = self._loops, self._start
+        if node.kind == "load":
+            guards = [self(x) for x in node.args[len(node.data[1]) :]]
+            return loops.constant(0, node.type) if any(_is(x, False) for x in guards) else None
+        if node.kind != "operation":
+            return None
+        if node.data in COMPARISONS and _is_of_position(node, self._axis):
+            first, at = start + node.args[0].data[1], node.args[1].data
+            last = first + self._size - 1
+            holds = {"lt": (last < at, first >= at), "ge": (first >= at, last < at), "eq": (first == last == at, True)}
+            yes, no = holds[node.data]
+            return loops.constant(yes, torch.bool) if yes or no else None
+        if node.data == "logical_and":
+            one, other = map(self, node.args)
+            return (
+                other if _is(one, True) or _is(other, False) else one if _is(other, True) or _is(one, False) else None
+            )
+        if node.data == "where" and (test := self(node.args[0])).kind == "constant":
+            return self(node.args[1 if test.data else 2])
+        return None
+
+    def _there(self, node: Node) -> Node:
+        args, data = list(map(self, node.args)), node.data
+        if node.kind in ("load", "index"):
+            *rest, strides, offset = data
+            offset += self._start * dict(strides).get(self._axis, 0)
+            data = *rest, _moved(strides, self._axis, self._new), offset
+        if node.kind == "load":
+            args = [x for x in args if not _is(x, True)]
+        new = self._loops.node(node.kind, node.type, args, data)
+        self._before.setdefault(new, node)
+        return new
+
+
+def _is(node: Node, value: bool) -> bool:
+    return node.kind == "constant" and node.type is torch.bool and node.data is value

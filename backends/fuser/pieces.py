@@ -4,7 +4,7 @@
 kernel, each position would be computed both ways.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -20,23 +20,22 @@ COMPARISONS = ("lt", "ge", "eq")
 
 def in_pieces(loops: Loops, results: Sequence[Result]) -> tuple[list[Result], dict[Node, Node]]:
     """The results, some of them in pieces, and what new nodes have been before."""
-    cutting = _Cutting(loops)
+    cutting = _Cutting(loops, _reduced(r.node for r in results))
     return [piece for result in results for piece in cutting.pieces(result)], cutting.before
 
 
 class _Cutting:
-    def __init__(self, loops: Loops) -> None:
-        self._loops, self.before = loops, dict[Node, Node]()
+    def __init__(self, loops: Loops, reduced: Collection[int]) -> None:
+        self._loops, self._reduced, self.before = loops, reduced, dict[Node, Node]()
         self._axes: dict[tuple[int, int], int] = {}  # equal parts of an axis are one axis, so that they can share loads
 
     def pieces(self, result: Result) -> list[Result]:
         """Those of a result; the result itself where that is better stored as it is."""
-        nodes = list(below([result.node]))
-        over = {axis for n in nodes if n.kind == "reduction" for axis in n.data[1]}
+        nodes, has_sums = list(below([result.node])), bool(_reduced([result.node]))
         for axis, stride in result.axes:
             size = self._loops.sizes[axis]
             cuts = {at for n in nodes for at in _cuts(n, axis) if 0 < at < size}
-            if not 1 <= len(cuts) < MOST or axis in over or not (over or size <= limits.UNROLLED):
+            if not 1 <= len(cuts) < MOST or axis in self._reduced or not (has_sums or size <= limits.UNROLLED):
                 continue
             starts, ends = [0, *sorted(cuts)], [*sorted(cuts), size]
             found = [self._piece(result, axis, stride, *part) for part in zip(starts, ends, strict=True)]
@@ -65,6 +64,11 @@ class _Cutting:
                 if any(x.kind == "load" and own in x.axes for x in direct([node]) if x in set(below([n]))):
                     return own
         return None
+
+
+def _reduced(nodes: Iterable[Node]) -> set[int]:
+    """Axes over which anything is reduced."""
+    return {axis for n in below(nodes) if n.kind == "reduction" for axis in n.data[1]}
 
 
 def _cuts(node: Node, axis: int) -> Iterator[int]:

@@ -44,6 +44,7 @@ class Plan:
         self._parts: dict[Node, tuple[Kernel, Node, Node]] = {}
         self._loaded: dict[Node, Node] = {}  # reductions of another kernel -> their load
         anchors = [n for n in below(r.node for r in results) if n.kind == "reduction"]
+        self._reductions = anchors
         self._fed_back = fed_back(anchors, results)
         self._together = read_together(anchors, results)
         self._place(anchors, results)
@@ -155,14 +156,19 @@ class Plan:
             return False
         if over & kernel.inner and not kernel.inner <= over:
             return False
-        wide = [n for n in (kernel.loads | self._loads(kernel, node)) if n.axes == kernel.domain]
-        if any(contiguous(n.data[-2]) not in kernel.inner for n in wide):  # a program reads several rows at a time
+        wide = [n.data[-2] for n in kernel.loads if n.axes == kernel.domain]
+        if any(contiguous(strides) not in kernel.inner for strides in wide):  # a program reads several rows at a time
             return False
-        sums = sum(bool(p.node.axes & kernel.inner) for p in kernel.partials) + bool(arg.axes & kernel.inner - over)
-        if sums and (len(wide) + sums) * power_of_two(self.loops.size(kernel.inner)) > limits.HELD:
+        if arg.axes & kernel.inner - over and not self._can_hold(kernel, len(wide), over):
             return False
         rows = over - kernel.inner
         return bool(rows) and rows <= kernel.rows and kernel.summed <= rows
+
+    def _can_hold(self, kernel: Kernel, loads: int, over: frozenset[int]) -> bool:
+        """Whether a program has registers for the rows that it reads and for all sums over them, or will have none."""
+        assert kernel.inner is not None
+        sums = [n for n in self._reductions if n.data == ("sum", over) and n.args[0].axes == kernel.domain]
+        return (loads + len(sums)) * power_of_two(self.loops.size(kernel.inner)) <= limits.HELD
 
     def _inline(self, kernel: Kernel, original: Node, node: Node) -> None:
         self._add(kernel, node)
@@ -288,10 +294,7 @@ class Plan:
                 self.kernels.remove(small)
 
     def _add(self, kernel: Kernel, node: Node) -> None:
-        kernel.loads |= self._loads(kernel, node)
-
-    def _loads(self, kernel: Kernel, node: Node) -> set[Node]:
-        return {n for n in below([self._in(kernel, node)]) if n.kind == "load"}
+        kernel.loads.update(n for n in below([self._in(kernel, node)]) if n.kind == "load")
 
     def _kernel(self, domain: frozenset[int]) -> Kernel:
         self.kernels.append(Kernel(domain))

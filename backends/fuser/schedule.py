@@ -178,8 +178,7 @@ def _summed(loops: Loops, kernel: Kernel, rows: tuple[int, ...], inner: tuple[in
     """Whole rows, of which each program adds up some."""
     count, length, summed = loops.size(rows), loops.size(inner), kernel.summed
     row_block, inner_block, elements = _row_tile(loops, count, inner, 1)
-    is_wide = any(p.node.axes & kernel.inner for p in kernel.partials if kernel.inner)
-    warps = _warps(row_block * inner_block, limits.MANY if is_wide and row_block > 1 else elements)
+    warps = _warps(row_block * inner_block, elements if row_block == 1 else limits.MANY)
     blocks, kept = -(-loops.size(summed) // row_block), loops.size(a for a in rows if a not in summed)
     stages = _stages(kernel, inner_block) if row_block == 1 and length % limits.WORD == 0 else 1
     resident = limits.RESIDENT if stages > 1 else 2 * limits.RESIDENT

@@ -177,7 +177,7 @@ def parts_of_heads(x):
     return heads * turned, q.flatten(1)[:, 4:8] + 1, F.pad(k.flatten(1), (4, 8)).exp()
 
 
-@case((3, 4, 6), (4, 3))
+@case((5, 4, 6), (4, 3))
 def interleaved(x, y):
     """Pairs that lie next to each other are rotated, and come together again."""
     a, b = (x * 2)[..., ::2], (x * 2)[..., 1::2]

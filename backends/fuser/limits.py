@@ -28,3 +28,4 @@ HELD = 48 * 1024  # elements of a row that is read and of sums over rows, at mos
 WORD = 8  # elements
 NARROWEST = 16  # at least, elements next to each other in a tile that is tried instead of another
 WIDE = 64  # at least, elements of a row in a tile of rows
+EVICT, LOOP_STAGES = True, 3

@@ -4,13 +4,12 @@
 kernel, each position would be computed both ways.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
 
 from aotkit.backends.fuser import limits
-from aotkit.backends.fuser.dependence import direct
 from aotkit.backends.fuser.loops import Loops, Node, Result, Strides
 from aotkit.backends.fuser.values import below
 
@@ -20,13 +19,15 @@ COMPARISONS = ("lt", "ge", "eq")
 
 def in_pieces(loops: Loops, results: Sequence[Result]) -> tuple[list[Result], dict[Node, Node]]:
     """The results, some of them in pieces, and what new nodes have been before."""
-    cutting = _Cutting(loops, _reduced(r.node for r in results))
+    cutting = _Cutting(loops, results)
     return [piece for result in results for piece in cutting.pieces(result)], cutting.before
 
 
 class _Cutting:
-    def __init__(self, loops: Loops, reduced: Collection[int]) -> None:
-        self._loops, self._reduced, self.before = loops, reduced, dict[Node, Node]()
+    def __init__(self, loops: Loops, results: Sequence[Result]) -> None:
+        self._loops, self.before = loops, dict[Node, Node]()
+        self._nodes = set(below(r.node for r in results))
+        self._reduced = _reduced(r.node for r in results)
         self._axes: dict[tuple[int, int], int] = {}  # equal parts of an axis are one axis, so that they can share loads
 
     def pieces(self, result: Result) -> list[Result]:
@@ -46,23 +47,22 @@ class _Cutting:
     def _piece(self, result: Result, axis: int, stride: int, start: int, end: int) -> Result:
         new: int | None = None
         if (size := end - start) > 1:
-            new = self._axis_of_sums(result, axis, start, size)
+            new = self._known(result, axis, start, size)
             if new is None:
                 new = self._axes[axis, size] = self._axes.get((axis, size)) or self._loops.axis(size)
         node = _Part(self._loops, axis, new, start, size, self.before)(result.node)
         offset = result.offset + start * stride
         return replace(result, node=node, axes=_moved(result.axes, axis, new), offset=offset, is_piece=True)
 
-    def _axis_of_sums(self, result: Result, axis: int, start: int, size: int) -> int | None:
-        """The axis along which the piece reads what its reductions read along theirs, if there is one: no other one."""
-        for n in below([result.node]):
-            if n.kind != "reduction" or len(n.data[1]) > 1 or axis in n.args[0].axes:
+    def _known(self, result: Result, axis: int, start: int, size: int) -> int | None:
+        """The axis along which what the piece reads is read already, for a sum or another result, if there is one."""
+        for known in [a for a, n in self._loops.sizes.items() if n == size and a not in result.node.axes]:
+            sums = (n for n in below([result.node]) if n.kind == "reduction" and known in n.data[1])
+            if any(axis in n.args[0].axes for n in sums):  # it has another meaning there
                 continue
-            own: int = next(iter(n.data[1]))
-            if self._loops.sizes[own] == size and own not in result.node.axes:
-                node = _Part(self._loops, axis, own, start, size, {})(result.node)
-                if any(x.kind == "load" and own in x.axes for x in direct([node]) if x in set(below([n]))):
-                    return own
+            node = _Part(self._loops, axis, known, start, size, {})(result.node)
+            if any(n.kind == "load" and known in n.axes and n in self._nodes for n in below([node])):
+                return known
         return None
 
 

@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 
+import torch
+
+from aotkit.backends.fuser import limits
+from aotkit.backends.fuser.dependence import direct
 from aotkit.backends.fuser.kernels import Kernel, Partial, Store
 from aotkit.backends.fuser.loops import Loops, Node
 from aotkit.backends.fuser.operations import REDUCTIONS, TYPES, neutral
@@ -99,13 +103,19 @@ class Writer(Values):
         for n in below([*reductions, *(x.node for x in (*k.stores, *parts))]):
             when[n] = max((when[x] for x in n.args), default=0) + (n in reductions and n not in self._pairs)
         within = [x for x in k.stores if spans(x, s)]
+        walks = []
         for step in range(1 + max([when[n] for n in (*reductions, *(x.node for x in within))], default=0)):
             sums = [n for n in reductions if when[n] == step + 1]
             ends = [p for p in parts if when[p.node] == step]
             stores = [x for x in within if when[x.node] == step]
-            if sums or ends or stores:
-                self._hoist([*sums, *(p.node for p in ends), *(x.node for x in stores)], when, step)
-                self._loop([*sums, *(p.node for p in ends)], stores)
+            walks.append((step, [*sums, *(p.node for p in ends)], stores, ends))
+        read = [{n for n in direct(_operands(sums, stores)) if n.kind == "load"} for _, sums, stores, _ in walks]
+        for i, (step, sums, stores, ends) in enumerate(walks):
+            before, after = (set().union(*loads) for loads in (read[:i], read[i + 1 :]))
+            self._eviction = {n: "evict_last" if n in after else "evict_first" for n in read[i] & (before | after)}
+            if sums or stores:
+                self._hoist([*sums, *(x.node for x in stores)], when, step)
+                self._loop(sums, stores)
             for p in ends:
                 self._store_part(p)
         for store in k.stores:
@@ -124,7 +134,6 @@ class Writer(Values):
 
     def _loop(self, reductions: Sequence[Node], stores: Sequence[Store]) -> None:
         k, s = self._kernel, self._schedule
-        size = self._loops.size(s.inner)
         firsts = {pair.first for n, pair in self._pairs.items() if n in reductions}
         alone = [n for n in reductions if n not in self._pairs and n not in firsts]
         single = {n: self._accumulator(neutral(n.data[0], n.type), n) for n in alone}
@@ -136,23 +145,10 @@ class Writer(Values):
             self._begin = f"(zero + {chunk}) * {s.inner_block}"
             self._line(f"r = r0 + {self._begin}")
         else:
-            share, end = number(k.share), number(size)
-            start, end = ("0", end) if k.shares == 1 else ("start", f"min(start + {share}, {end})")
-            if k.shares > 1:
-                self._line(f"start = tl.program_id(1) * {share}")
-            counts = [u.of.type for u in updates.values() if u.counts]
-            counted = max(counts, key=lambda t: t.itemsize, default=None)
-            if counted is not None:
-                times = f"({end} - {start} - r0 + {s.inner_block - 1}) // {s.inner_block}"
-                self._line(f"counted = tl.maximum({times}, 0).to({TYPES[counted]})")
-            self._line(f"for chunk in tl.range({start}, {end}, {s.inner_block}):")
-            self._depth += 1
-            if counted is not None:
-                self._line(f"seen = ((zero + chunk - {start}) // {s.inner_block} + 1).to({TYPES[counted]})")
-            self._begin = "chunk"
-            self._line("r = r0 + chunk")
+            counted = [u.of.type for u in updates.values() if u.counts]
+            self._begin_loop(max(counted, key=lambda t: t.itemsize, default=None))
         self._in_loop = set()
-        self._line(f"rm = r < {number(size)}")
+        self._line(f"rm = r < {number(self._loops.size(s.inner))}")
         last = self._loops.sizes[s.inner[-1]]
         if k.inner is not None and len(s.inner) > 1 and last % s.inner_block == 0:  # others are one number for a chunk
             self._positions(s.inner[:-1], f"((zero + chunk) // {number(last)})")
@@ -178,6 +174,24 @@ class Writer(Values):
             self._names[first] = self._named(update.first())
         for pair in pairs:
             self._names[pair.second] = self._named(updates[pair.first].second(self._value(pair.center)))
+
+    def _begin_loop(self, counted: torch.dtype | None) -> None:
+        """The head of a loop over chunks, in which they are counted for numbers of this type."""
+        k, s = self._kernel, self._schedule
+        share, end = number(k.share), number(self._loops.size(s.inner))
+        start, end = ("0", end) if k.shares == 1 else ("start", f"min(start + {share}, {end})")
+        if k.shares > 1:
+            self._line(f"start = tl.program_id(1) * {share}")
+        if counted is not None:
+            times = f"({end} - {start} - r0 + {s.inner_block - 1}) // {s.inner_block}"
+            self._line(f"counted = tl.maximum({times}, 0).to({TYPES[counted]})")
+        stages = f", num_stages={limits.LOOP_STAGES}" if limits.LOOP_STAGES > 1 else ""
+        self._line(f"for chunk in tl.range({start}, {end}, {s.inner_block}{stages}):")
+        self._depth += 1
+        if counted is not None:
+            self._line(f"seen = ((zero + chunk - {start}) // {s.inner_block} + 1).to({TYPES[counted]})")
+        self._begin = "chunk"
+        self._line("r = r0 + chunk")
 
     def _accumulator(self, start: str, like: Node) -> str:
         s = self._schedule
@@ -210,3 +224,8 @@ class Writer(Values):
         address = f"tl.program_id(1) * {number(step)} + {self._address(tuple(axes), 0)}"
         shape = f"[{self._schedule.row_block}, 1]"
         self._write(partial.buffer, address, self._names[partial.node], shape, ["xm"] * self._row_mask())
+
+
+def _operands(sums: Sequence[Node], stores: Sequence[Store]) -> list[Node]:
+    """What a walk over a row computes, but for reductions."""
+    return [*(n.args[0] for n in sums), *(x.node for x in stores)]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from aotkit.backends.fuser import limits
 from aotkit.backends.fuser.kernels import Kernel, Store
 from aotkit.backends.fuser.loops import Loops, Node, Strides
 from aotkit.backends.fuser.operations import IN_FLOAT, OPERATIONS, REDUCTIONS, TYPES, constant, neutral, reciprocal
@@ -31,6 +32,7 @@ class Values:
         self.buffers: dict[int, str] = {}
         self.accesses: list[Node | Store] = []
         self.scalars: dict[int, str] = {}
+        self._eviction: dict[Node, str] = {}  # of loads in the loop that is written
         self._begin = "0"  # where a chunk of a row begins
         self._turns = turns_of_loads(kernel, schedule)
         self._stores_by_turns = turns_of_stores(kernel, schedule)
@@ -116,6 +118,8 @@ class Values:
         self.accesses.append(node)
         if node in self._turns:
             return self._load_by_turns(*self._turns[node], node, xm="xm" * (outer and self._row_mask()))
+        if limits.EVICT and inner and node in self._eviction:
+            other += f', eviction_policy="{self._eviction[node]}"'
         text = f"tl.load({self._buffer(buffer)} + ({self._address(strides, offset)} + zero{chosen}){other})"
         return f"{text}.to(tl.int1)" if node.type is torch.bool else text
 
@@ -144,7 +148,7 @@ class Values:
 
     def _address(self, strides: Strides, offset: int) -> str:
         inner = self._schedule.inner
-        dense = [(a, stride * strides[-1][1]) for a, stride in self._loops.dense(inner)] if strides else []
+        dense = [(a, stride * strides[-1][1]) for a, stride in self._loops.dense(inner)] if strides else None
         named = [(self._numbered[a], stride) for a, stride in strides]
         if len(inner) > 1 and list(strides[-len(inner) :]) == dense:  # of which what is contiguous is plain to see
             named[-len(inner) :] = [("r", strides[-1][1])]

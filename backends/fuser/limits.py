@@ -22,10 +22,10 @@ MOST_WARPS = 16  # of a program
 # Elements of a thread. The fewest: sums of what 2112 programs have added up, [2112, 1024], on an H200: 11 us, not 18.
 FEWEST, FEW, SOME, MANY = 4, 8, 16, 32
 RESIDENT = 16  # warps on a multiprocessor that add up rows, with copies under way; without, twice as many
-STAGES = 3  # rows that are on their way at a time, where copies are of whole words
-UNDER_WAY = 96 * 1024  # bytes of them at most, in shared memory: what any GPU since Ampere has
+STAGES = 3  # rows, or chunks of rows, that are on their way at a time, where copies are of whole words
+UNDER_WAY = 96 * 1024  # bytes of rows at most, in shared memory: what any GPU since Ampere has
+CHUNKS_UNDER_WAY = 32 * 1024  # bytes of chunks, so that other programs have room
 HELD = 48 * 1024  # elements of a row that is read and of sums over rows, at most, which a program has in registers
 WORD = 8  # elements
 NARROWEST = 16  # at least, elements next to each other in a tile that is tried instead of another
 WIDE = 64  # at least, elements of a row in a tile of rows
-EVICT, LOOP_STAGES = True, 3

@@ -7,6 +7,7 @@ from aotkit.backends.fuser import limits
 from aotkit.backends.fuser.dependence import contiguous
 from aotkit.backends.fuser.kernels import Kernel
 from aotkit.backends.fuser.loops import Loops
+from aotkit.backends.fuser.pairs import paired
 from aotkit.backends.fuser.values import below
 
 # Schedules around the model's own choice, to be measured on request: factors of what that chose.
@@ -88,7 +89,7 @@ def _around(loops: Loops, kernel: Kernel, own: Schedule, factors: Mapping[str, f
         whole=kernel.inner is not None and kernel.shares == 1 and inner_block >= length,
         grid=grid,
         warps=max(1, min(limits.MOST_WARPS, tile // 32, _times(own.warps, factors.get("warps")))),
-        stages=_times(own.stages, factors.get("stages")) if row_block == 1 else 1,
+        stages=_times(own.stages, factors.get("stages")) if row_block == 1 or not kernel.summed else 1,
     )
 
 
@@ -122,8 +123,9 @@ def _chosen(loops: Loops, kernel: Kernel) -> Schedule:
     else:
         row_block, inner_block, elements = _row_tile(loops, count, inner, kernel.shares)
     whole = inner_block >= length and kernel.shares == 1
-    grid = -(-count // row_block), kernel.shares
-    return Schedule(rows, inner, row_block, inner_block, whole, 1, grid, _warps(row_block * inner_block, elements), 1)
+    grid, tile = (-(-count // row_block), kernel.shares), row_block * inner_block
+    stages = 1 if whole or not _waits(kernel, row_block) else _stages(kernel, tile, limits.CHUNKS_UNDER_WAY)
+    return Schedule(rows, inner, row_block, inner_block, whole, 1, grid, _warps(tile, elements), stages)
 
 
 def _flat(loops: Loops, order: list[int]) -> Schedule:
@@ -180,17 +182,27 @@ def _summed(loops: Loops, kernel: Kernel, rows: tuple[int, ...], inner: tuple[in
     row_block, inner_block, elements = _row_tile(loops, count, inner, 1)
     warps = _warps(row_block * inner_block, elements if row_block == 1 else limits.MANY)
     blocks, kept = -(-loops.size(summed) // row_block), loops.size(a for a in rows if a not in summed)
-    stages = _stages(kernel, inner_block) if row_block == 1 and length % limits.WORD == 0 else 1
+    is_copied = row_block == 1 and length % limits.WORD == 0
+    stages = _stages(kernel, inner_block, limits.UNDER_WAY) if is_copied else 1
     resident = limits.RESIDENT if stages > 1 else 2 * limits.RESIDENT
     programs = min(blocks, max(1, limits.MULTIPROCESSORS * max(1, resident // warps) // kept))
     return Schedule(rows, inner, row_block, inner_block, True, programs, (kept * programs, 1), warps, stages)
 
 
-def _stages(kernel: Kernel, inner_block: int) -> int:
-    """How many rows can be on their way: all but one are in shared memory."""
+def _waits(kernel: Kernel, row_block: int) -> bool:
+    """Whether a walk over chunks waits for memory: for many short parts of rows, or for the squares of a long row.
+
+    Where there are exponentials, that takes longer (a cross entropy, H200: 455 us, and 669 with stages).
+    """
+    pairs = paired([*kernel.reductions, *(p.node for p in kernel.partials)])
+    return row_block > 1 or any(pair.kind == "squares" for pair in pairs.values())
+
+
+def _stages(kernel: Kernel, tile: int, most: int) -> int:
+    """How many rows or chunks can be on their way: all but one are in shared memory."""
     wide = [n for n in below(kernel.anchors) if n.kind == "load" and n.axes == kernel.domain]
-    row = inner_block * sum(n.type.itemsize for n in wide)
-    return min(limits.STAGES, 1 + limits.UNDER_WAY // row) if row else 1
+    nbytes = tile * sum(n.type.itemsize for n in wide)
+    return min(limits.STAGES, 1 + most // nbytes) if nbytes else 1
 
 
 def _warps(tile: int, elements: int) -> int:

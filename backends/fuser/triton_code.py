@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import torch
 
-from aotkit.backends.fuser import limits
 from aotkit.backends.fuser.dependence import direct
 from aotkit.backends.fuser.kernels import Kernel, Partial, Store
 from aotkit.backends.fuser.loops import Loops, Node
@@ -109,6 +108,7 @@ class Writer(Values):
             ends = [p for p in parts if when[p.node] == step]
             stores = [x for x in within if when[x.node] == step]
             walks.append((step, [*sums, *(p.node for p in ends)], stores, ends))
+        # A row that is walked again stays in the cache until then.
         read = [{n for n in direct(_operands(sums, stores)) if n.kind == "load"} for _, sums, stores, _ in walks]
         for i, (step, sums, stores, ends) in enumerate(walks):
             before, after = (set().union(*loads) for loads in (read[:i], read[i + 1 :]))
@@ -185,7 +185,7 @@ class Writer(Values):
         if counted is not None:
             times = f"({end} - {start} - r0 + {s.inner_block - 1}) // {s.inner_block}"
             self._line(f"counted = tl.maximum({times}, 0).to({TYPES[counted]})")
-        stages = f", num_stages={limits.LOOP_STAGES}" if limits.LOOP_STAGES > 1 else ""
+        stages = f", num_stages={s.stages}" if s.stages > 1 else ""
         self._line(f"for chunk in tl.range({start}, {end}, {s.inner_block}{stages}):")
         self._depth += 1
         if counted is not None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import torch
 
-from aotkit.backends.fuser import limits
 from aotkit.backends.fuser.kernels import Kernel, Store
 from aotkit.backends.fuser.loops import Loops, Node, Strides
 from aotkit.backends.fuser.operations import IN_FLOAT, OPERATIONS, REDUCTIONS, TYPES, constant, neutral, reciprocal
@@ -118,7 +117,7 @@ class Values:
         self.accesses.append(node)
         if node in self._turns:
             return self._load_by_turns(*self._turns[node], node, xm="xm" * (outer and self._row_mask()))
-        if limits.EVICT and inner and node in self._eviction:
+        if inner and node in self._eviction and self._schedule.stages > 1:
             other += f', eviction_policy="{self._eviction[node]}"'
         text = f"tl.load({self._buffer(buffer)} + ({self._address(strides, offset)} + zero{chosen}){other})"
         return f"{text}.to(tl.int1)" if node.type is torch.bool else text

@@ -7,6 +7,9 @@ what is in those buffers in place of the loads they are.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
+from aotkit.backends.fuser.dependence import direct
 from aotkit.backends.fuser.kernels import Kernel
 from aotkit.backends.fuser.loops import Node, Result
 from aotkit.backends.fuser.plan import Plan
@@ -41,6 +44,7 @@ class Origins:
         self._inputs = plan.inputs
         self._held = {s.buffer: s.node for k in plan.kernels for s in k.stores if not self._is_result(s.buffer)}
         self._originals = plan.originals
+        self._wholes = {buffer: results[number].node for number, buffer in plan.tensors.items()}
         self._done: dict[Node, Node] = {}
         self._of = {id(kernel): self._computed(kernel) for kernel in plan.kernels}
 
@@ -54,7 +58,9 @@ class Origins:
     def _computed(self, kernel: Kernel) -> set[Node]:
         stored = {s.node for s in kernel.stores}  # an operation may return what it is given
         found = [n for n in below(kernel.anchors) if n.kind in COMPUTED or n in stored]
-        return {*map(self._original, (*found, *(p.of for p in kernel.partials)))}
+        pieces = [self._wholes[s.buffer] for s in kernel.stores if s.is_piece]
+        placing = [n for n in direct(pieces) if n.kind == "index" or n.type is torch.bool or n.data == "where"]
+        return {*placing, *map(self._original, (*found, *(p.of for p in kernel.partials)))}
 
     def _original(self, node: Node) -> Node:
         """The node of the definition's loops that a kernel's node computes."""

@@ -4,12 +4,12 @@
 kernel, each position would be computed both ways.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
 
-from aotkit.backends.fuser import limits
 from aotkit.backends.fuser.loops import Loops, Node, Result, Strides
 from aotkit.backends.fuser.values import below
 
@@ -36,31 +36,36 @@ class _Cutting:
         for axis, stride in result.axes:
             size = self._loops.sizes[axis]
             cuts = {at for n in nodes for at in _cuts(n, axis) if 0 < at < size}
-            if not 1 <= len(cuts) < MOST or axis in self._reduced or not (has_sums or size <= limits.UNROLLED):
+            is_stack = len(cuts) == size - 1
+            if not 1 <= len(cuts) < MOST or axis in self._reduced or not (has_sums or is_stack):
                 continue
             starts, ends = [0, *sorted(cuts)], [*sorted(cuts), size]
-            found = [self._piece(result, axis, stride, *part) for part in zip(starts, ends, strict=True)]
-            if all(any(n.kind == "load" for n in below([piece.node])) for piece in found):
+            known = [self._known(result, axis, *part) for part in zip(starts, ends, strict=True)]
+            parts = zip(starts, ends, known, strict=True)
+            found = [self._piece(result, axis, stride, *part) for part in parts]
+            loads = [{n for n in below([piece.node]) if n.kind == "load"} for piece in found]
+            is_shared = any(one & other for one, other in itertools.combinations(loads, 2))
+            if all(loads) and (is_stack or is_shared or any(a is not None for a in known)):
                 return found
         return [result]
 
-    def _piece(self, result: Result, axis: int, stride: int, start: int, end: int) -> Result:
-        new: int | None = None
-        if (size := end - start) > 1:
-            new = self._known(result, axis, start, size)
-            if new is None:
-                new = self._axes[axis, size] = self._axes.get((axis, size)) or self._loops.axis(size)
-        node = _Part(self._loops, axis, new, start, size, self.before)(result.node)
+    def _piece(self, result: Result, axis: int, stride: int, start: int, end: int, new: int | None) -> Result:
+        if (size := end - start) > 1 and new is None:
+            new = self._axes[axis, size] = self._axes.get((axis, size)) or self._loops.axis(size)
+        part = _Part(self._loops, axis, new, start, size)
+        node = part(result.node)
+        self.before |= {new: old for new, old in part.before.items() if new not in self._nodes}
         offset = result.offset + start * stride
         return replace(result, node=node, axes=_moved(result.axes, axis, new), offset=offset, is_piece=True)
 
-    def _known(self, result: Result, axis: int, start: int, size: int) -> int | None:
+    def _known(self, result: Result, axis: int, start: int, end: int) -> int | None:
         """The axis along which what the piece reads is read already, for a sum or another result, if there is one."""
-        for known in [a for a, n in self._loops.sizes.items() if n == size and a not in result.node.axes]:
+        taken, size = {a for a, _ in result.axes}, end - start
+        for known in [a for a, n in self._loops.sizes.items() if n == size > 1 and a not in taken]:
             sums = (n for n in below([result.node]) if n.kind == "reduction" and known in n.data[1])
             if any(axis in n.args[0].axes for n in sums):  # it has another meaning there
                 continue
-            node = _Part(self._loops, axis, known, start, size, {})(result.node)
+            node = _Part(self._loops, axis, known, start, size)(result.node)
             if any(n.kind == "load" and known in n.axes and n in self._nodes for n in below([node])):
                 return known
         return None
@@ -92,11 +97,9 @@ def _moved(strides: Strides, axis: int, new: int | None) -> Strides:
 class _Part:
     """Nodes where the position along an axis is `start`, and the position along a new axis more if there is one."""
 
-    def __init__(
-        self, loops: Loops, axis: int, new: int | None, start: int, size: int, before: dict[Node, Node]
-    ) -> None:
+    def __init__(self, loops: Loops, axis: int, new: int | None, start: int, size: int) -> None:
         self._loops, self._axis, self._new, self._start, self._size = loops, axis, new, start, size
-        self._before, self._done = before, dict[Node, Node]()
+        self.before, self._done = dict[Node, Node](), dict[Node, Node]()
 
     def __call__(self, node: Node) -> Node:
         if self._axis not in node.axes:
@@ -137,7 +140,7 @@ class _Part:
         if node.kind == "load":
             args = [x for x in args if not _is(x, True)]
         new = self._loops.node(node.kind, node.type, args, data)
-        self._before.setdefault(new, node)
+        self.before.setdefault(new, node)
         return new
 
 

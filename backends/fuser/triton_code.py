@@ -149,7 +149,7 @@ class Writer(Values):
             self._begin_loop(max(counted, key=lambda t: t.itemsize, default=None))
         self._in_loop = set()
         self._line(f"rm = r < {number(self._loops.size(s.inner))}")
-        last = self._loops.sizes[s.inner[-1]]
+        last = self._loops.size(s.inner[-1:])
         if k.inner is not None and len(s.inner) > 1 and last % s.inner_block == 0:  # others are one number for a chunk
             self._positions(s.inner[:-1], f"((zero + chunk) // {number(last)})")
             self._line(f"{self._numbered[s.inner[-1]]} = r % {number(last)}")

@@ -12,6 +12,7 @@ import torch
 
 import aotkit
 from aotkit.backends.fuser import triton_code
+from aotkit.backends.fuser.operations import OPERATIONS, REDUCTIONS
 from aotkit.torch_private.native.building import can_build
 from tests.backends.fusion_cases import CASES, inputs_of
 from tests.source_names import is_private, names_used
@@ -69,8 +70,8 @@ def test_private_names_are_not_used(path):
 
 
 def test_private_names_are_not_in_its_code():
-    texts = [triton_code.HEADER, *map("x = {}".format, triton_code.OPERATIONS.values())]
-    texts += ["x = " + text for _, *more in triton_code.REDUCTIONS.values() for text in more]
+    texts = [triton_code.HEADER, *map("x = {}".format, OPERATIONS.values())]
+    texts += ["x = " + text for _, *more in REDUCTIONS.values() for text in more]
     for text in texts:
         names = [n.attr for n in ast.walk(ast.parse(text.replace("{", "").replace("}", ""))) if hasattr(n, "attr")]
         assert [n for n in names if n.startswith("_")] == []

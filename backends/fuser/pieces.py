@@ -44,7 +44,7 @@ class _Cutting:
             parts = zip(starts, ends, known, strict=True)
             found = [self._piece(result, axis, stride, *part) for part in parts]
             loads = [{n for n in below([piece.node]) if n.kind == "load"} for piece in found]
-            is_shared = any(one & other for one, other in itertools.combinations(loads, 2))
+            is_shared = any((one & other) - self._nodes for one, other in itertools.combinations(loads, 2))
             if all(loads) and (is_stack or is_shared or any(a is not None for a in known)):
                 return found
         return [result]
@@ -66,7 +66,7 @@ class _Cutting:
             if any(axis in n.args[0].axes for n in sums):  # it has another meaning there
                 continue
             node = _Part(self._loops, axis, known, start, size)(result.node)
-            if any(n.kind == "load" and known in n.axes and n in self._nodes for n in below([node])):
+            if any(n.kind == "load" and n in self._nodes for n in _along(node, known)):
                 return known
         return None
 
@@ -74,6 +74,17 @@ class _Cutting:
 def _reduced(nodes: Iterable[Node]) -> set[int]:
     """Axes over which anything is reduced."""
     return {axis for n in below(nodes) if n.kind == "reduction" for axis in n.data[1]}
+
+
+def _along(node: Node, axis: int) -> Iterator[Node]:
+    """What a node is computed of that varies along an axis, and not within a sum over it."""
+    pending, seen = [node], set[Node]()
+    while pending:
+        n = pending.pop()
+        if n not in seen and axis in n.axes:
+            seen.add(n)
+            pending += n.args
+            yield n
 
 
 def _cuts(node: Node, axis: int) -> Iterator[int]:

@@ -8,6 +8,7 @@ import aotkit
 from aotkit.backends import fuser
 from aotkit.backends.fuser import limits, schedule
 from aotkit.backends.fuser.launches import Fused
+from aotkit.backends.fuser.values import below
 from aotkit.backends.fusion_definition.fusion import Fusion
 
 NOP = aotkit.Backend(lambda gm, example_inputs: gm, decompositions=fuser.decompositions, fixed_sizes=True)
@@ -197,6 +198,79 @@ def test_parts_of_heads_are_one_kernel():
         return torch.cat([q, k, v * 2], -1)
 
     assert described(forward(norms, torch.randn(600, 64))) == [(600 * 8, 8)]
+
+
+def stores(compiled):
+    return [len(kernel.stores) for kernel in compiled.plan.kernels]
+
+
+def test_pieces_of_a_result_are_stored_where_they_are_computed():
+    def pooled(x):
+        return torch.cat([x.mean(1), x.std(1)], -1)
+
+    def normalized(x, y):
+        return torch.cat([F.normalize(x, dim=-1), F.normalize(y, dim=-1)], -1)
+
+    assert described(forward(pooled, torch.randn(8, 50, 256))) == [(8 * 256, 50)]
+    assert described(forward(normalized, torch.randn(64, 256), torch.randn(64, 512))) == [(64, 256), (64, 512)]
+
+
+def test_what_is_read_as_a_whole_is_no_piece():
+    def normalized_and_turned(x):
+        x = F.rms_norm(x, (8,))
+        return torch.cat([-x[:, 4:], x[:, :4]], -1)
+
+    assert stores(forward(normalized_and_turned, torch.randn(600, 8))) == [1, 1]  # of a temporary tensor, and of it
+
+    def beside_another(x, y):
+        return torch.cat([y, x[:, :4] - x[:, 4:]], -1) * x.sum(-1, keepdim=True)
+
+    assert stores(forward(beside_another, torch.randn(600, 8), torch.randn(600, 8))) == [1, 1]
+    assert stores(forward(lambda x: F.pad(x.softmax(-1), (1, 2)), torch.randn(600, 8)))[-1] == 1
+
+
+@pytest.mark.parametrize("find", [forward, backward])
+def test_pairs_that_lie_next_to_each_other_are_read_and_written_as_one(find):
+    def rotated(x, cos, sin):
+        a, b = x[..., ::2], x[..., 1::2]
+        return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
+
+    compiled = find(rotated, rand(4, 64, 128), torch.randn(64, 64), torch.randn(64, 64))
+    assert described(compiled) == [(4 * 64 * 64, None)]
+    code = compiled.launches[0].code
+    assert [code.count(text) for text in ("tl.split(", "tl.join(", "tl.load(", "tl.store(")] == [1, 1, 3, 1]
+
+
+def test_rows_on_their_way_fit_into_shared_memory():
+    norm = backward(F.rms_norm, rand(4096, 12288), (12288,), rand(12288))
+    assert norm.launches[0].schedule.stages == 1  # of 16384 float32, twice
+    assert backward(F.rms_norm, rand(4096, 4096), (4096,), rand(4096)).launches[0].schedule.stages == limits.STAGES
+
+
+def test_temporary_tensors_lie_in_memory_as_what_is_read():
+    def response(x):
+        n = x.norm(dim=1, keepdim=True)
+        return x * (n / n.mean(-1, keepdim=True))
+
+    compiled = forward(response, torch.randn(16, 500, 768))
+    norms = compiled.plan.buffers[compiled.plan.kernels[0].stores[0].buffer - compiled.plan.inputs]
+    assert [compiled.plan.loops.sizes[axis] for axis, _ in norms.axes] == [16, 768]
+
+
+def operations(compiled):
+    return {n.data for kernel in compiled.plan.kernels for n in below(kernel.anchors) if n.kind == "operation"}
+
+
+@pytest.mark.parametrize("find", [forward, backward])
+def test_the_tanh_of_a_gelu_takes_one_exponential(find):
+    assert "sigmoid" in operations(find(lambda x: F.gelu(x, approximate="tanh"), rand(64)))
+    assert "tanh" not in operations(find(lambda x: F.gelu(x, approximate="tanh"), rand(64)))
+
+
+def test_a_tanh_that_is_needed_stays():
+    assert "tanh" in operations(forward(lambda x: (x.tanh() + 1, x.tanh()), torch.randn(64)))
+    assert "tanh" in operations(forward(lambda x: (x.tanh() + 1) * x.tanh().exp(), torch.randn(64)))
+    assert "sigmoid" not in operations(forward(lambda x: x.tanh() * 2, torch.randn(64)))
 
 
 FUNCTIONS = {

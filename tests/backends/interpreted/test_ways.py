@@ -134,6 +134,16 @@ def group_norm(x, weight, bias):
     return F.silu(F.group_norm(x, 4, weight, bias))
 
 
+@case(SMALL, "chunks", "squares", x=(3, 8, 4, 4), weight=(8,), bias=(8,))
+def group_norm_whose_channels_are_chunks(x, weight, bias):
+    return F.silu(F.group_norm(x, 2, weight, bias))
+
+
+@case(SMALL, "chunks", "squares", x=(3, 16, 2, 4), weight=(16,), bias=(16,))
+def group_norm_whose_channels_are_halves_of_chunks(x, weight, bias):
+    return F.group_norm(x, 2, weight, bias).sin()
+
+
 @case(SMALL, "chunks", "squares", x=(3, 4, 3, 5), weight=(4,), bias=(4,))
 def batch_norm(x, weight, bias):
     return F.relu(F.batch_norm(x, None, None, weight, bias, training=True))
@@ -182,6 +192,11 @@ def sums_of_rows_and_of_all(x, y):
 @case(SHARED, "shared rows", x=(9, 1003))
 def sum_of_all(x):
     return (x * x).sum()
+
+
+@case(SHARED, "shared rows", x=(9, 1003), weight=(9,))
+def weighed_sum_of_all(x, weight):
+    return (x.square() * weight[:, None]).mean()
 
 
 @case(SHARED, x=(2, 7 * 128))
@@ -246,6 +261,15 @@ def test_rows_and_chunks(name, limit):
     regions = train(fn, *arguments(inputs), engine=engine_for(name))
     found = {w for region in regions for w in ways(region)}
     assert not IS_INTERPRETED or {*expected} <= found
+
+
+@pytest.mark.skipif(not IS_INTERPRETED, reason="about the registers of a GPU")
+@pytest.mark.parametrize(("room", "is_added_up"), [(4 * 32, True), (3 * 32, False)])
+def test_rows_are_added_up_where_there_are_registers_for_all_sums(limit, room, is_added_up):
+    limit(**SMALL_LIMITS, HELD=room)  # of a row of 23 in a tile of 32, its gradient, and those of weight and bias
+    fn, inputs, _ = SMALL["layer_norm"]
+    regions = train(fn, *arguments(inputs))
+    assert ("column sums" in {w for region in regions for w in ways(region)}) == is_added_up
 
 
 @pytest.mark.parametrize("name", SHARED)

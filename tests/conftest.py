@@ -89,8 +89,8 @@ def pytest_generate_tests(metafunc):
 def pytest_collection_modifyitems(config, items):
     """What is about safety, or is marked as `thinned`, runs for some combinations of its parameters.
 
-    Of several parameters every fourth combination runs, and every sixth where backends and partitioners are combined;
-    the others run in `make sweep`, or where tests are asked for by their names.
+    Of several parameters every sixth combination runs; the others run in `make sweep`, or where tests are asked for by
+    their names.
     """
     if config.getoption("lf", False) or any("::" in argument for argument in config.args):
         return
@@ -119,9 +119,7 @@ def usable_backends():
 
 def is_its_turn(places, start):
     """Whether a combination of values runs, by their places. Of three parameters, many pairs of values run together."""
-    others = [place for name, place in places.items() if name not in ("backend", "partitioner")]
-    every = 4 if len(places) - len(others) < 2 else 6
-    return (sum(places.values()) + start) % every == 0
+    return (sum(places.values()) + start) % 6 == 0
 
 
 def followers(item):

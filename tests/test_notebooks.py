@@ -71,7 +71,11 @@ def test_every_notebook_is_tested():
     assert sorted(SHOWN) == [path.stem for path in PATHS]
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=pytest.mark.sweep) if p.stem == "4_compare" else p for p in PATHS],
+    ids=lambda p: p.stem,
+)
 def test_it_runs_and_shows_what_it_is_about(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}})

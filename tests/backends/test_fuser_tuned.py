@@ -241,6 +241,7 @@ def process(folder, backend, saved="", capture="auto"):
     return json.loads(done.stdout)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "spec", ["fuser_tuned", pytest.param(["fuser_tuned", "nop"], marks=pytest.mark.sweep)], ids=str
 )

@@ -39,6 +39,7 @@ print(started)
 """
 
 
+@pytest.mark.sweep
 def test_another_backend_starts_no_program():
     """Where the C++ tier is built, as in the tests."""
     done = subprocess.run([sys.executable, "-c", NOTHING], check=True, text=True, stdout=subprocess.PIPE)

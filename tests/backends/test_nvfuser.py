@@ -55,7 +55,10 @@ def values_of(gm, name):
             value = torch.rand(like.shape) * 0.8 + 0.1
         else:
             value = torch.randint(*((0, 2) if like.dtype is torch.bool else (1, 4)), like.shape)
-        values.append(torch.empty_strided(like.shape, like.stride(), dtype=like.dtype).copy_(value))
+        once = [1 if stride == 0 else size for size, stride in zip(like.shape, like.stride(), strict=True)]
+        part = value.as_strided(once, value.stride())
+        held = torch.empty_strided(once, like.stride(), dtype=like.dtype).copy_(part)
+        values.append(held.expand(like.shape))
     return values
 
 

@@ -96,6 +96,7 @@ def test_a_few_long_rows(device, fusing, rows):
     found.backward()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_long_rows_of_half_precision(device, fusing, dtype):
     def normalized(x, weight, bias):

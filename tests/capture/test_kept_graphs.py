@@ -290,7 +290,7 @@ def damaged(kind, damage):
             path.write_bytes(instead)
 
 
-@pytest.mark.parametrize("capture", CAPTURES)
+@pytest.mark.parametrize("capture", [CAPTURES[0], *(pytest.param(c, marks=pytest.mark.sweep) for c in CAPTURES[1:])])
 def test_what_is_damaged_is_compiled_anew(capture):
     torch._dynamo.reset()
     want = First(capture=capture).gradients()

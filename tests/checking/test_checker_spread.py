@@ -84,6 +84,7 @@ def tf32():
     torch.set_float32_matmul_precision("highest")
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("tf32")
 @pytest.mark.parametrize("seed", range(3))
 def test_tf32_in_a_network_that_amplifies_rounding(seed):

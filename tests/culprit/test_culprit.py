@@ -306,6 +306,7 @@ def test_a_wrong_trace_of_a_call_without_gradients(capture, other_when_traced):
     assert (culprit.part, culprit.operator) == ("trace", "aten.neg.default")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("random", ["shared", pytest.param("torch", marks=pytest.mark.sweep)])
 def test_a_wrong_trace_beside_dropout_that_is_traced_in_another_way_than_eager_runs_it(random, other_when_traced):
     attention = nn.MultiheadAttention(16, 2, dropout=0.1, batch_first=True)

@@ -137,11 +137,8 @@ def culprit_of(fn, *args, backend="nop", **options):
     return e.value.report.culprit
 
 
-@pytest.mark.parametrize(
-    "names",
-    [("another_saved", "drawn_twice"), pytest.param(tuple(WRONG), marks=pytest.mark.sweep)],
-    ids=["two", "all"] @ pytest.mark.sweep,
-)
+@pytest.mark.sweep
+@pytest.mark.parametrize("names", [("another_saved", "drawn_twice"), tuple(WRONG)], ids=["two", "all"])
 def test_scripts_reproduce_in_a_fresh_process(plugin, names):
     import faulty_cuts
 

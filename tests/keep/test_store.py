@@ -157,6 +157,7 @@ def test_nothing_is_kept_on_demand(monkeypatch):
     assert kept("some", ["a"]) is None
 
 
+@pytest.mark.sweep
 def test_processes_that_are_killed_leave_whole_records_or_none():
     large = {"numbers": [*range(20_000)]}
     random_source = random.Random(0)

@@ -14,6 +14,7 @@ from tests.models.processes import Row
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.sweep
 def test_a_model_that_crashes_or_never_ends_costs_only_itself():
     program = """if True:
         import json, os, signal

@@ -50,7 +50,7 @@ MODELS = {
     "unet": lambda: (UNet((8, 16)), (torch.randn(4, 3, 64, 64), torch.ones(4, 64, 64, dtype=torch.long))),
 }
 # The others take a minute.
-SOME = [pytest.param(n, marks=[] if n in ("transformer", "resnet") else pytest.mark.sweep) for n in MODELS]
+SOME = [pytest.param(n, marks=[] if n == "transformer" else pytest.mark.sweep) for n in MODELS]
 
 
 def model_of(name):
@@ -132,6 +132,7 @@ def test_gradients_differ_in_no_bit(name):
         assert all(map(torch.equal, trained(nx_min_cut.peak(limit, DEVICE)), expected))
 
 
+@pytest.mark.sweep
 def test_an_impossible_peak_is_an_error_that_names_the_smallest_known_one():
     module, inputs = model_of("mlp")
 

@@ -136,6 +136,7 @@ def test_no_choice_within_a_budget_is_faster_than_its_certificate_says(name, fra
     assert -ROUNDING <= (found.time - best) / whole <= found.gap + ROUNDING
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", NETWORKS)
 def test_more_memory_is_used_and_never_takes_more_time(name):
     costs = costs_of(name).time

@@ -180,6 +180,7 @@ def test_a_partitioner_of_ones_own_leaves_its_reasons():
     assert "<b>because" not in graphs._repr_markdown_() + render_html(graphs)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("partition", [nx_min_cut.partition, nx_min_cut.budget(0.5, DEVICE)], ids=["cut", "budget"])
 def test_every_value_has_a_reason_with_open_sizes_too(partition):
     graphs = graphs_of(Attention(), torch.randn(2, 8, 16), partition=partition, dynamic=True)

@@ -65,7 +65,7 @@ class Shrinking(nn.Module):
         return x.float().square().mean()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.sweep)])
 def test_no_more_is_saved_than_torchs_cut_saves_where_it_takes_no_time(dtype, monkeypatch):
     monkeypatch.setattr(nx_min_cut, "typical_gpu_of", lambda values: DEVICES["H200"])
     net, x = SqueezeAndExcite().to(dtype), torch.randn(16, 32, 64, 64, dtype=dtype)

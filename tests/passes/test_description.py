@@ -127,6 +127,7 @@ def test_kinds_of_tensors_differ(other):
     assert tensor_kind(torch.ones(2, 3)) == tensor_kind(torch.zeros(2, 3)) != tensor_kind(other)
 
 
+@pytest.mark.sweep
 def test_real_graphs_have_one():
     fast = aotkit.compile(nn.TransformerEncoderLayer(8, 2, 16), backend="nop", check=False, capture="dynamo")
     graphs = fast.graphs(torch.ones(2, 3, 8))

@@ -73,7 +73,10 @@ def test_every_notebook_is_tested():
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(p, marks=pytest.mark.sweep) if p.stem == "4_compare" else p for p in PATHS],
+    [
+        pytest.param(p, marks=pytest.mark.sweep) if p.stem in ("3_write_a_partitioner", "4_compare") else p
+        for p in PATHS
+    ],
     ids=lambda p: p.stem,
 )
 def test_it_runs_and_shows_what_it_is_about(path, tmp_path):

@@ -375,6 +375,7 @@ WRITTEN = {
 }
 
 
+@pytest.mark.sweep
 def test_scripts_reproduce_in_a_fresh_process(plugin):
     """Of the backward graph; with indices and strides; with values that random ones do not replace; several results."""
     paths = []

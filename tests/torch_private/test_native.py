@@ -172,6 +172,7 @@ def test_build_begins_when_the_first_call_is_over(capture, elsewhere, monkeypatc
     assert set(begun) == {elsewhere}
 
 
+@pytest.mark.sweep
 @needs_compiler
 def test_one_process_builds_at_a_time(elsewhere, compiler, gate, monkeypatch, in_a_hurry):
     """The first one has ended, and what it began lives on."""

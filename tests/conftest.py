@@ -89,7 +89,7 @@ def pytest_generate_tests(metafunc):
 def pytest_collection_modifyitems(config, items):
     """What is about safety, or is marked as `thinned`, runs for some combinations of its parameters.
 
-    Of several parameters every sixth combination runs; the others run in `make sweep`, or where tests are asked for by
+    Of several parameters every eighth combination runs; the others run in `make sweep`, or where tests are asked for by
     their names.
     """
     if config.getoption("lf", False) or any("::" in argument for argument in config.args):
@@ -119,7 +119,7 @@ def usable_backends():
 
 def is_its_turn(places, start):
     """Whether a combination of values runs, by their places. Of three parameters, many pairs of values run together."""
-    return (sum(places.values()) + start) % 6 == 0
+    return (sum(places.values()) + start) % 8 == 0
 
 
 def followers(item):

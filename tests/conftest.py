@@ -89,12 +89,15 @@ def pytest_generate_tests(metafunc):
 def pytest_collection_modifyitems(config, items):
     """What is about safety, or is marked as `thinned`, runs for some combinations of its parameters.
 
-    Of several parameters every eighth combination runs; the others run in `make sweep`, or where tests are asked for by
-    their names.
+    Of several parameters every eighth combination runs, and at least one of each test; the others run in `make sweep`,
+    or where tests are asked for by their names.
     """
     if config.getoption("lf", False) or any("::" in argument for argument in config.args):
         return
     known = collections.defaultdict(dict)  # for a parameter of a test the place of each value
+    combined = collections.defaultdict(
+        list
+    )  # for a test its combinations, each with the sum of the places of its values
     for item in items:
         if hasattr(item, "callspec") and item.callspec.params.get("backend") == "fuser_tuned":
             item.add_marker(pytest.mark.sweep)  # on small tensors, it is `fuser`
@@ -108,18 +111,19 @@ def pytest_collection_modifyitems(config, items):
             # The places of backends that do not run here would make others miss partitioners.
             is_skipped = name == "backend" and isinstance(value, str) and value not in usable_backends()
             places[name] = 0 if is_skipped else of_values.setdefault(id(value), len(of_values))
-        if len(places) > 1 and not is_its_turn(places, zlib.crc32(item.originalname.encode())):
-            item.add_marker(pytest.mark.sweep)
+        if len(places) > 1 and not item.get_closest_marker("sweep"):
+            combined[item.function].append((item, sum(places.values())))
+    for function, found in combined.items():
+        start = zlib.crc32(function.__name__.encode())
+        runs = [item for item, place in found if (place + start) % 8 == 0] or [found[start % len(found)][0]]
+        for item, _ in found:
+            if item not in runs:
+                item.add_marker(pytest.mark.sweep)
 
 
 @functools.cache
 def usable_backends():
     return {name for name, reason in aotkit.backend_status().items() if reason is None}
-
-
-def is_its_turn(places, start):
-    """Whether a combination of values runs, by their places. Of three parameters, many pairs of values run together."""
-    return (sum(places.values()) + start) % 8 == 0
 
 
 def followers(item):

@@ -242,9 +242,7 @@ def process(folder, backend, saved="", capture="auto"):
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(
-    "spec", ["fuser_tuned", pytest.param(["fuser_tuned", "nop"], marks=pytest.mark.sweep)], ids=str
-)
+@pytest.mark.parametrize("spec", ["fuser_tuned", ["fuser_tuned", "nop"]], ids=str)
 def test_the_next_process_takes_what_has_won(tmp_path, spec):
     measured, built, _, _, told, off = process(tmp_path, spec)
     assert len(measured) == 2

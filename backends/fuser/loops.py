@@ -37,6 +37,10 @@ class Node:
     data: Any
     axes: frozenset[int]
 
+    def does(self, name: str) -> bool:
+        """Whether it is the operation of this name."""
+        return self.kind == "operation" and self.data == name
+
 
 @dataclass(frozen=True)
 class Result:

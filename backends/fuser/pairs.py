@@ -41,11 +41,11 @@ def paired(reductions: Iterable[Node]) -> dict[Node, Pair]:
 
 def _exponentials(second: Node) -> Pair | None:
     """sum(exp(x - m)), where m is max(x), or that where it is finite."""
-    if (difference := _operand(second, "exp")) is None or not _is(difference, "sub"):
+    if (difference := _operand(second, "exp")) is None or not difference.does("sub"):
         return None
     of, center = difference.args
     first = center
-    if _is(center, "where"):
+    if center.does("where"):
         first = center.args[2]
     if first.kind == "reduction" and first.data[0] == "max" and first.args[0] is of:
         return Pair("exponentials", of, center, first, second)
@@ -55,7 +55,7 @@ def _exponentials(second: Node) -> Pair | None:
 def squares(second: Node) -> Pair | None:
     """sum((x - m) ** 2), where m is sum(x) / n."""
     rest = _operand(second, "mul", lambda node: node.args[0] is node.args[1])
-    if rest is None or not _is(rest, "sub") or not _is(rest.args[1], "truediv"):
+    if rest is None or not rest.does("sub") or not rest.args[1].does("truediv"):
         return None
     of, center = rest.args
     first = center.args[0]
@@ -67,8 +67,4 @@ def squares(second: Node) -> Pair | None:
 def _operand(reduction: Node, name: str, test: Callable[[Node], bool] = lambda node: True) -> Node | None:
     """What the operation of this name that a sum adds up is computed of."""
     arg = reduction.args[0]
-    return arg.args[0] if reduction.data[0] == "sum" and _is(arg, name) and test(arg) else None
-
-
-def _is(node: Node, name: str) -> bool:
-    return node.kind == "operation" and node.data == name
+    return arg.args[0] if reduction.data[0] == "sum" and arg.does(name) and test(arg) else None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from aotkit.backends.fuser import limits
 from aotkit.backends.fuser.loops import Loops, Node, Result, rewritten
+from aotkit.backends.fuser.positions import Part
 from aotkit.backends.fuser.values import below
 
 TWO = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
@@ -42,22 +43,7 @@ def _short(loops: Loops, results: Sequence[Result]) -> frozenset[int]:
 
 def _terms_together(loops: Loops, reduction: Node, arg: Node) -> Node:
     name, (axis,) = reduction.data
-    total, *rest = (_where(loops, arg, axis, at, {}) for at in range(loops.sizes[axis]))
+    total, *rest = (Part(loops, axis, None, at, 1)(arg) for at in range(loops.sizes[axis]))
     for term in rest:
         total = loops.node("operation", reduction.type, (total, term), TWO[name])
     return total
-
-
-def _where(loops: Loops, node: Node, axis: int, at: int, done: dict[Node, Node]) -> Node:
-    """A node at one position of an axis."""
-    if axis not in node.axes:
-        return node
-    if node not in done:
-        args = [_where(loops, x, axis, at, done) for x in node.args]
-        data = node.data
-        if node.kind in ("load", "index"):
-            *rest, strides, offset = data
-            left = tuple(term for term in strides if term[0] != axis)
-            data = (*rest, left, offset + at * dict(strides).get(axis, 0))
-        done[node] = loops.node(node.kind, node.type, args, data)
-    return done[node]

@@ -17,9 +17,9 @@ def read_once(loops: Loops, results: Sequence[Result]) -> tuple[list[Result], di
     """The results with fewer loads, and what their nodes have been before."""
 
     def rule(n: Node, args: list[Node]) -> Node:
-        if n.kind == "operation" and n.data == "where":
+        if n.does("where"):
             args[1:] = _joined(loops, *args)
-        elif n.kind == "operation" and n.data == "add":
+        elif n.does("add"):
             args = _chosen(loops, *args)
         return loops.rebuilt(n, args)
 
@@ -29,7 +29,7 @@ def read_once(loops: Loops, results: Sequence[Result]) -> tuple[list[Result], di
 def _chosen(loops: Loops, a: Node, b: Node) -> list[Node]:
     """`where(test, x, y) + 0` in place of `where(test, x, 0) + where(test, 0, y)`: that makes a difference for -0."""
     for one, other in ((a, b), (b, a)):
-        if all(n.kind == "operation" and n.data == "where" for n in (one, other)) and one.args[0] is other.args[0]:
+        if all(n.does("where") for n in (one, other)) and one.args[0] is other.args[0]:
             test, yes, rest = one.args
             _, nothing, no = other.args
             if rest is nothing and rest.kind == "constant" and rest.data == 0:

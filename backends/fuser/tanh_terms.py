@@ -19,7 +19,7 @@ def by_sigmoid(loops: Loops, results: Sequence[Result]) -> tuple[list[Result], d
         for x in dict.fromkeys(n.args):
             users[x].append(n)
     terms: dict[Node, Node] = {}  # -> the operand of their tanh
-    for tanh in [n for n in users if _is(n, "tanh") and n not in stored]:
+    for tanh in [n for n in users if n.does("tanh") and n not in stored]:
         if found := _terms(tanh, users, stored):
             terms |= dict.fromkeys(found, tanh.args[0])
     done: dict[Node, Node] = {}
@@ -35,19 +35,15 @@ def _terms(tanh: Node, users: Users, stored: set[Node]) -> list[Node] | None:
     """All that a tanh is an operand of, if that is such a term or a square in one."""
     found = []
     for user in users[tanh]:
-        if _is(user, "add") and any(_is_one(x) for x in user.args):
+        if user.does("add") and any(_is_one(x) for x in user.args):
             found.append(user)
-        elif _is(user, "mul") and user not in stored and all(x is tanh for x in user.args):
-            if not all(_is(n, "sub") and _is_one(n.args[0]) for n in users[user]):
+        elif user.does("mul") and user not in stored and all(x is tanh for x in user.args):
+            if not all(n.does("sub") and _is_one(n.args[0]) for n in users[user]):
                 return None
             found += users[user]
         else:
             return None
     return found
-
-
-def _is(node: Node, name: str) -> bool:
-    return node.kind == "operation" and node.data == name
 
 
 def _is_one(node: Node) -> bool:
@@ -57,7 +53,7 @@ def _is_one(node: Node) -> bool:
 def _new(loops: Loops, term: Node, x: Node) -> Node:
     two = loops.constant(2.0, x.type)
     s = loops.operation("sigmoid", loops.operation("mul", x, two))
-    if _is(term, "add"):
+    if term.does("add"):
         return loops.operation("mul", s, two)
     rest = loops.operation("sub", loops.constant(1.0, x.type), s)
     return loops.operation("mul", loops.operation("mul", s, rest), loops.constant(4.0, x.type))

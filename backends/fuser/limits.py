@@ -26,6 +26,7 @@ STAGES = 3  # rows, or chunks of rows, that are on their way at a time, where co
 UNDER_WAY = 96 * 1024  # bytes of rows at most, in shared memory: what any GPU since Ampere has
 CHUNKS_UNDER_WAY = 32 * 1024  # bytes of chunks, so that other programs have room
 HELD = 48 * 1024  # elements of a row that is read and of sums over rows, at most, which a program has in registers
+READ_AHEAD = 128  # bytes of a thread that are read before the first reduction of a row
 WORD = 8  # elements
 NARROWEST = 16  # at least, elements next to each other in a tile that is tried instead of another
 WIDE = 64  # at least, elements of a row in a tile of rows

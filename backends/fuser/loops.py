@@ -107,9 +107,10 @@ class Loops:
                 arg = self._repeated(name, arg, self.size(still))
             if not over & arg.axes:
                 return arg
-            if name == "sum" and (found := self._chosen(arg, over & arg.axes)) is not None:
+            over &= arg.axes
+            if name == "sum" and (found := self._chosen(arg, over) or self._count(arg, over)) is not None:
                 return found
-            args, data = (arg,), (name, over & arg.axes)
+            args, data = (arg,), (name, over)
         elif kind == "operation" and data == "cast" and args[0].type == dtype:
             return args[0]
         elif kind == "operation" and data == "cast" and args[0].kind == "constant":
@@ -146,6 +147,16 @@ class Loops:
         low, high = self.constant(0, wanted.type), self.constant(self.sizes[axis], wanted.type)
         inside = self.operation("logical_and", self.operation("ge", wanted, low), self.operation("lt", wanted, high))
         return self.operation("where", inside, self._at(value, axis, wanted, inside, {}), other)
+
+    def _count(self, arg: Node, over: frozenset[int]) -> Node | None:
+        """How often something holds, in 32 bits where they are enough."""
+        if not arg.does("cast") or arg.type is not torch.int64 or arg.args[0].type is not torch.bool:
+            return None
+        if self.size(over) >= 2**31:
+            return None
+        narrow = self.node("operation", torch.int32, arg.args, "cast")
+        count = self.node("reduction", torch.int32, (narrow,), ("sum", over))
+        return self.node("operation", torch.int64, (count,), "cast")
 
     def _at(self, node: Node, axis: int, position: Node, inside: Node, done: dict[Node, Node]) -> Node:
         """A node where an axis has this position, which is a value."""

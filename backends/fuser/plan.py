@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from aotkit.backends.fuser import limits
-from aotkit.backends.fuser.dependence import contiguous, fed_back, read_together, reductions_of
+from aotkit.backends.fuser.dependence import contiguous, direct, fed_back, read_together, reductions_of
 from aotkit.backends.fuser.kernels import Buffer, Kernel, Partial, Store
 from aotkit.backends.fuser.loops import Loops, Node, Result, Strides
 from aotkit.backends.fuser.pairs import Pair, squares
@@ -42,7 +42,7 @@ class Plan:
         self._writers: dict[int, Kernel] = {}  # of temporary buffers
         # Reductions of shared rows -> their kernel, what they are in it, and the load of what programs find.
         self._parts: dict[Node, tuple[Kernel, Node, Node]] = {}
-        self._loaded: dict[Node, Node] = {}  # reductions of another kernel -> their load
+        self._loaded: dict[Node, Node] = {}  # what another kernel has of its rows -> its load
         anchors = [n for n in below(r.node for r in results) if n.kind == "reduction"]
         self._reductions = anchors
         self._fed_back = fed_back(anchors, results)
@@ -236,27 +236,40 @@ class Plan:
         return self.loops.replaced(node, self._finished, {})
 
     def _in(self, kernel: Kernel, node: Node) -> Node:
-        """The node as the kernel computes it: reductions of other kernels are loads."""
+        """The node as the kernel computes it: what other kernels have of their rows are loads."""
         others: dict[Node, Node] = {}
         pending, seen = [node], set[Node]()
         while pending:
             n = pending.pop()
-            if self._at.get(n, kernel) is not kernel:
-                others[n] = self._load(n)
-            elif n not in seen:
-                seen.add(n)
+            if n in seen:
+                continue
+            seen.add(n)
+            if (other := self._at.get(n) or self._known_in(n, kernel)) not in (None, kernel):
+                others[n] = self._load(n, other)
+            else:
                 pending += n.args
         return self.loops.replaced(node, others, {})
 
-    def _load(self, reduction: Node) -> Node:
-        """The load of a reduction, which its kernel stores then."""
-        if reduction not in self._loaded:
-            kernel = self._at[reduction]
-            axes = self.loops.dense(self._in_order(kernel, reduction.axes))
-            buffer = self._buffer(reduction.type, axes, kernel)
-            kernel.stores.append(Store(self._in(kernel, reduction), buffer, axes))
-            self._loaded[reduction] = self.loops.node("load", reduction.type, (), (buffer, (), axes, 0))
-        return self._loaded[reduction]
+    def _known_in(self, node: Node, kernel: Kernel) -> Kernel | None:
+        """The kernel that has all reductions of what is one value for each of its rows, and is wanted for more.
+
+        So it is computed once for a row, not for each element of what reads it.
+        """
+        if node.kind != "operation" or not node.axes < kernel.domain:
+            return None
+        leaves = [n for n in direct([node]) if n.kind == "reduction" or not n.args]
+        kernels = {self._at.get(n) for n in leaves if n.kind != "constant"}
+        found = kernels.pop() if len(kernels) == 1 else None
+        return found if found is not None and found.rows == node.axes else None
+
+    def _load(self, node: Node, kernel: Kernel) -> Node:
+        """The load of what another kernel has of its rows, and stores then."""
+        if node not in self._loaded:
+            axes = self.loops.dense(self._in_order(kernel, node.axes))
+            buffer = self._buffer(node.type, axes, kernel)
+            kernel.stores.append(Store(self._in(kernel, node), buffer, axes))
+            self._loaded[node] = self.loops.node("load", node.type, (), (buffer, (), axes, 0))
+        return self._loaded[node]
 
     def _in_order(self, kernel: Kernel, axes: frozenset[int]) -> list[int]:
         """Axes of a temporary tensor as they are in memory where the kernel reads: neighbours stay neighbours."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from aotkit.backends.fuser import limits
 from aotkit.backends.fuser.dependence import direct
 from aotkit.backends.fuser.kernels import Kernel, Partial, Store
 from aotkit.backends.fuser.loops import Loops, Node
@@ -20,7 +21,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from aotkit.backends.fuser.triton_functions import erf, larger, product, remainder, smaller, tanh
+from aotkit.backends.fuser.triton_functions import erf, inverse, larger, product, remainder, smaller, tanh
 """
 
 
@@ -79,12 +80,26 @@ class Writer(Values):
         if s.whole:
             if not self._kernel.summed:
                 self._whole_row()
+            self._read_ahead()
             for store in self._kernel.stores:
                 self._store(store)
             for partial, name in accumulators:
                 self._add(partial, name)
             return
         self._passes()
+
+    def _read_ahead(self) -> None:
+        """What fits into registers is on its way before a reduction, for which the warps of a program wait."""
+        s, room = self._schedule, limits.READ_AHEAD
+        if not self._kernel.reductions or s.stages > 1:
+            return
+        for n in [n for n in below(self._kernel.anchors) if n.kind == "load" and n not in self._names]:
+            if any(x.kind == "reduction" for x in below(n.args)):
+                continue
+            tile = s.row_block ** bool(n.axes & frozenset(s.rows)) * s.inner_block ** bool(n.axes & frozenset(s.inner))
+            room -= -(-tile // (32 * s.warps)) * n.type.itemsize
+            if room >= 0:
+                self._value(n)
 
     def _whole_row(self) -> None:
         size = self._loops.size(self._schedule.inner)

@@ -6,10 +6,12 @@ import torch
 
 from aotkit.backends.fuser.kernels import Kernel, Store
 from aotkit.backends.fuser.loops import Loops, Node, Strides
-from aotkit.backends.fuser.operations import IN_FLOAT, OPERATIONS, REDUCTIONS, TYPES, constant, neutral, reciprocal
+from aotkit.backends.fuser.neighbours import read_at_a_time
+from aotkit.backends.fuser.operations import IN_FLOAT, OPERATIONS, REDUCTIONS, TYPES, constant, jumps, neutral, reciprocal
 from aotkit.backends.fuser.schedule import Schedule
 from aotkit.backends.fuser.templates import count, number
 from aotkit.backends.fuser.triton_interleaved import turns_of_loads, turns_of_stores
+from aotkit.backends.fuser.values import below
 from aotkit.errors import CompileError
 
 
@@ -33,6 +35,9 @@ class Values:
         self.scalars: dict[int, str] = {}
         self._eviction: dict[Node, str] = {}  # of loads in the loop that is written
         self._begin = "0"  # where a chunk of a row begins
+        self._inverses: dict[Node, str] = {}
+        # Forward and backward pass have to agree on what is compared with others.
+        self._compared = {*below(x for n in below(kernel.anchors) if jumps(n) for x in n.args)}
         self._turns = turns_of_loads(kernel, schedule)
         self._stores_by_turns = turns_of_stores(kernel, schedule)
         wide = max([loops.size(kernel.domain), *(loops.extent(*form) for form in kernel.forms())]) >= 2**31
@@ -78,7 +83,7 @@ class Values:
             return f"{args[0]}.to({TYPES[node.type]})"
         if node.data == "eq" and (text := self._position_is(node)):
             return text
-        if node.data == "truediv" and node.axes & frozenset(self._schedule.inner) and (by := reciprocal(node.args[1])):
+        if node.data == "truediv" and (by := self._inverse(node)):
             return f"{args[0]} * {by}"
         if node.data in ("maximum", "minimum") and not node.type.is_floating_point:
             return f"tl.{node.data}({args[0]}, {args[1]})"
@@ -86,6 +91,21 @@ class Values:
         if node.data not in table:
             raise CompileError(f"the fuser has no {node.data}")
         return table[node.data].format(*args, t=TYPES[node.type])
+
+    def _inverse(self, node: Node) -> str | None:
+        """What to multiply with in order to divide by what is one number for a row."""
+        by, inner = node.args[1], frozenset(self._schedule.inner)
+        if by.axes & inner or not node.axes & inner:
+            return None
+        if (exact := reciprocal(by)) is not None:
+            return str(exact)
+        if node.type is not torch.float32 or node in self._compared:
+            return None
+        if by not in self._inverses:
+            scale, inverse = self._new(), self._new()
+            self._line(f"{scale}, {inverse} = inverse({self._value(by)})")
+            self._inverses[by] = f"{scale} * {inverse}"
+        return self._inverses[by]
 
     def _position_is(self, node: Node) -> str | None:
         """A comparison of positions with one number for each row, in as few bits as positions have."""
@@ -119,7 +139,13 @@ class Values:
             return self._load_by_turns(*self._turns[node], node, xm="xm" * (outer and self._row_mask()))
         if inner and node in self._eviction and self._schedule.stages > 1:
             other += f', eviction_policy="{self._eviction[node]}"'
-        text = f"tl.load({self._buffer(buffer)} + ({self._address(strides, offset)} + zero{chosen}){other})"
+        place = f"{self._address(strides, offset)} + zero{chosen}"
+        if (width := read_at_a_time(self._loops, node, self._schedule.inner)) > 1:
+            last = self._schedule.inner[-1]
+            rest = self._address(tuple(term for term in strides if term[0] != last), offset)
+            near = f"tl.multiple_of({self._numbered[last]} + zero{chosen}, (1, {width}))"
+            place = f"{rest} + tl.max_contiguous({near}, (1, {width}))"
+        text = f"tl.load({self._buffer(buffer)} + ({place}){other})"
         return f"{text}.to(tl.int1)" if node.type is torch.bool else text
 
     def _load_by_turns(self, even: Node, odd: Node, node: Node, xm: str) -> str:

@@ -32,7 +32,7 @@ OPERATIONS |= {"remainder": "remainder({0}, {1})", "round": "libdevice.rint({0})
 # Types in which an integer of 64 bits, below this, gives the same as a number of Python's.
 EXACT = {torch.float64: 2**53, torch.float32: 2**53, torch.int64: 2**63, torch.int32: 2**31}
 JUMPING = {"floor", "ceil", "round", "trunc", "sign", "remainder", "fmod"}
-IN_FLOAT = {"sqrt": "tl.sqrt_rn({0})", "tanh": "tanh({0})", "erf": "erf({0})"}  # of float32
+IN_FLOAT = {"sqrt": "tl.sqrt_rn({0})", "tanh": "tanh({0})", "erf": "erf({0})", "inverse": "inverse({0})"}  # of float32
 # Name of a reduction: where nothing is, two values together, a row of a tile.
 REDUCTIONS = {
     "sum": ("0", "{0} + {1}", "tl.sum({0}, {1})"),

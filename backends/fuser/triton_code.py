@@ -143,6 +143,8 @@ class Writer(Values):
         for n in below(nodes):
             if n.kind != "reduction" and when[n] <= step and not n.axes & inner and self._is_outside(n):
                 self._value(n)
+            if n.does("truediv") and n.args[1] in self._names:
+                self._inverse(n)
 
     def _is_outside(self, node: Node) -> bool:
         return all(n in self._names or not n.axes & frozenset(self._schedule.inner) for n in below([node]))

@@ -7,7 +7,16 @@ import torch
 from aotkit.backends.fuser.kernels import Kernel, Store
 from aotkit.backends.fuser.loops import Loops, Node, Strides
 from aotkit.backends.fuser.neighbours import read_at_a_time
-from aotkit.backends.fuser.operations import IN_FLOAT, OPERATIONS, REDUCTIONS, TYPES, constant, jumps, neutral, reciprocal
+from aotkit.backends.fuser.operations import (
+    IN_FLOAT,
+    OPERATIONS,
+    REDUCTIONS,
+    TYPES,
+    constant,
+    jumps,
+    neutral,
+    reciprocal,
+)
 from aotkit.backends.fuser.schedule import Schedule
 from aotkit.backends.fuser.templates import count, number
 from aotkit.backends.fuser.triton_interleaved import turns_of_loads, turns_of_stores
@@ -35,7 +44,6 @@ class Values:
         self.scalars: dict[int, str] = {}
         self._eviction: dict[Node, str] = {}  # of loads in the loop that is written
         self._begin = "0"  # where a chunk of a row begins
-        self._inverses: dict[Node, str] = {}
         # Forward and backward pass have to agree on what is compared with others.
         self._compared = {*below(x for n in below(kernel.anchors) if jumps(n) for x in n.args)}
         self._turns = turns_of_loads(kernel, schedule)
@@ -101,11 +109,8 @@ class Values:
             return str(exact)
         if node.type is not torch.float32 or node in self._compared:
             return None
-        if by not in self._inverses:
-            scale, inverse = self._new(), self._new()
-            self._line(f"{scale}, {inverse} = inverse({self._value(by)})")
-            self._inverses[by] = f"{scale} * {inverse}"
-        return self._inverses[by]
+        name = self._value(self._loops.node("operation", by.type, (by,), "inverse"))
+        return f"{name}[0] * {name}[1]"
 
     def _position_is(self, node: Node) -> str | None:
         """A comparison of positions with one number for each row, in as few bits as positions have."""

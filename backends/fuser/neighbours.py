@@ -1,4 +1,4 @@
-"""Which neighbours along an axis are neighbours in memory, where positions are chosen: as halves of a row that change places.
+"""Which neighbours along an axis are neighbours in memory, where positions are chosen: as when halves change places.
 
 Triton finds out about sums, products and remainders by itself, but not about choices.
 """
@@ -10,7 +10,7 @@ MOVING = {"lt": 0, "ge": 0, "le": 1, "gt": 1}  # comparisons with a number, whic
 
 
 def read_at_a_time(loops: Loops, load: Node, inner: tuple[int, ...]) -> int:
-    """Elements along the innermost axis, a power of two, which begin at a multiple of it in memory, before other terms."""
+    """Elements next to each other, a power of two, of which the first is at a multiple of that, but for other terms."""
     _, steps, strides, _ = load.data
     if not steps or not inner or dict(strides).get(inner[-1]) != 1:
         return 1

@@ -31,8 +31,7 @@ OPERATIONS |= {name: f"libdevice.{name}({{0}}, {{1}})" for name in ("atan2", "po
 OPERATIONS |= {"remainder": "remainder({0}, {1})", "round": "libdevice.rint({0})", "tanh": "libdevice.tanh({0})"}
 # Types in which an integer of 64 bits, below this, gives the same as a number of Python's.
 EXACT = {torch.float64: 2**53, torch.float32: 2**53, torch.int64: 2**63, torch.int32: 2**31}
-JUMPING = {"floor", "ceil", "round", "trunc", "sign", "remainder", "fmod"}
-IN_FLOAT = {"sqrt": "tl.sqrt_rn({0})", "tanh": "tanh({0})", "erf": "erf({0})", "inverse": "inverse({0})"}  # of float32
+IN_FLOAT = {"sqrt": "tl.sqrt_rn({0})", "tanh": "tanh({0})", "erf": "erf({0})"}  # of float32
 # Name of a reduction: where nothing is, two values together, a row of a tile.
 REDUCTIONS = {
     "sum": ("0", "{0} + {1}", "tl.sum({0}, {1})"),
@@ -55,15 +54,6 @@ def reciprocal(node: Node) -> float | None:
     if node.kind != "constant" or not math.isfinite(node.data) or abs(math.frexp(node.data)[0]) != 0.5:
         return None
     return float(1 / node.data) if 2.0**-64 <= abs(node.data) <= 2.0**64 else None
-
-
-def jumps(node: Node) -> bool:
-    """Whether a small change of an operand may change much: comparisons, extrema, which are compared with, and rounding."""
-    if node.kind == "reduction":
-        return node.data[0] in ("max", "min")
-    if node.kind != "operation":
-        return False
-    return node.data in JUMPING or not node.type.is_floating_point
 
 
 def neutral(name: str, dtype: torch.dtype) -> str:

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from aotkit.backends.fuser.triton_functions import erf, inverse, larger, product, remainder, smaller, tanh
+from aotkit.backends.fuser.triton_functions import erf, larger, product, remainder, smaller, tanh
 """
 
 
@@ -143,8 +143,6 @@ class Writer(Values):
         for n in below(nodes):
             if n.kind != "reduction" and when[n] <= step and not n.axes & inner and self._is_outside(n):
                 self._value(n)
-            if n.does("truediv") and n.args[1] in self._names:
-                self._inverse(n)
 
     def _is_outside(self, node: Node) -> bool:
         return all(n in self._names or not n.axes & frozenset(self._schedule.inner) for n in below([node]))

@@ -21,14 +21,6 @@ def product(a, b):
 
 
 @triton.jit
-def inverse(x):
-    """Two numbers, by which one multiplies to divide by x: the first is 1, but where 1 / x would be no normal number."""
-    size = tl.abs(x)
-    scale = tl.where(size < 1e-30, 1.8446744073709552e19, tl.where(size > 1e30, 5.421010862427522e-20, 1.0))
-    return scale, 1.0 / (x * scale)
-
-
-@triton.jit
 def remainder(a, b):
     rest = libdevice.fmod(a, b)
     return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)

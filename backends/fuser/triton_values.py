@@ -13,14 +13,12 @@ from aotkit.backends.fuser.operations import (
     REDUCTIONS,
     TYPES,
     constant,
-    jumps,
     neutral,
     reciprocal,
 )
 from aotkit.backends.fuser.schedule import Schedule
 from aotkit.backends.fuser.templates import count, number
 from aotkit.backends.fuser.triton_interleaved import turns_of_loads, turns_of_stores
-from aotkit.backends.fuser.values import below
 from aotkit.errors import CompileError
 
 
@@ -44,8 +42,6 @@ class Values:
         self.scalars: dict[int, str] = {}
         self._eviction: dict[Node, str] = {}  # of loads in the loop that is written
         self._begin = "0"  # where a chunk of a row begins
-        # Forward and backward pass have to agree on what is compared with others.
-        self._compared = {*below(x for n in below(kernel.anchors) if jumps(n) for x in n.args)}
         self._turns = turns_of_loads(kernel, schedule)
         self._stores_by_turns = turns_of_stores(kernel, schedule)
         wide = max([loops.size(kernel.domain), *(loops.extent(*form) for form in kernel.forms())]) >= 2**31
@@ -91,7 +87,7 @@ class Values:
             return f"{args[0]}.to({TYPES[node.type]})"
         if node.data == "eq" and (text := self._position_is(node)):
             return text
-        if node.data == "truediv" and (by := self._inverse(node)):
+        if node.data == "truediv" and node.axes & frozenset(self._schedule.inner) and (by := reciprocal(node.args[1])):
             return f"{args[0]} * {by}"
         if node.data in ("maximum", "minimum") and not node.type.is_floating_point:
             return f"tl.{node.data}({args[0]}, {args[1]})"
@@ -99,18 +95,6 @@ class Values:
         if node.data not in table:
             raise CompileError(f"the fuser has no {node.data}")
         return table[node.data].format(*args, t=TYPES[node.type])
-
-    def _inverse(self, node: Node) -> str | None:
-        """What to multiply with in order to divide by what is one number for a row."""
-        by, inner = node.args[1], frozenset(self._schedule.inner)
-        if by.axes & inner or not node.axes & inner:
-            return None
-        if (exact := reciprocal(by)) is not None:
-            return str(exact)
-        if node.type is not torch.float32 or node in self._compared:
-            return None
-        name = self._value(self._loops.node("operation", by.type, (by,), "inverse"))
-        return f"{name}[0] * {name}[1]"
 
     def _position_is(self, node: Node) -> str | None:
         """A comparison of positions with one number for each row, in as few bits as positions have."""

@@ -115,6 +115,8 @@ def _chosen(loops: Loops, kernel: Kernel) -> Schedule:
         while row_block > limits.NEIGHBOURS and count // row_block * kernel.shares < 2 * limits.MULTIPROCESSORS:
             row_block //= 2
         inner_block = _block(length, min(limits.SHARED_CHUNK, max(16, limits.TILE // row_block)))
+        while inner_block > limits.NARROWEST and len(inner) > 1 and loops.sizes[inner[-1]] % inner_block:
+            inner_block //= 2  # what varies along other axes alone is one number for a chunk
         # Within a thread, a sum costs least; the fewer programs there are, the more warps of each read.
         programs = -(-count // row_block) * kernel.shares
         elements = limits.MANY if programs >= 2 * limits.PROGRAMS else limits.FEW

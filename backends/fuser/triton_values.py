@@ -134,6 +134,10 @@ class Values:
             rest = self._address(tuple(term for term in strides if term[0] != last), offset)
             near = f"tl.multiple_of({self._numbered[last]} + zero{chosen}, (1, {width}))"
             place = f"{rest} + tl.max_contiguous({near}, (1, {width}))"
+        s = self._schedule
+        if inner and not outer and s.row_block > 1 and (s.whole or self._kernel.inner is None):
+            # In registers where rows have it; one row alone would go there by way of shared memory.
+            place += f" + tl.zeros([{s.row_block}, {s.inner_block}], {self._index})"
         text = f"tl.load({self._buffer(buffer)} + ({place}){other})"
         return f"{text}.to(tl.int1)" if node.type is torch.bool else text
 

@@ -1,12 +1,13 @@
 """How a kernel is laid out: the order of its loops, the tile of a program, and how many programs there are."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from aotkit.backends.fuser import limits
 from aotkit.backends.fuser.dependence import contiguous
 from aotkit.backends.fuser.kernels import Kernel
-from aotkit.backends.fuser.loops import Loops
+from aotkit.backends.fuser.loops import Loops, Node
 from aotkit.backends.fuser.pairs import paired
 from aotkit.backends.fuser.values import below
 
@@ -114,20 +115,29 @@ def _chosen(loops: Loops, kernel: Kernel) -> Schedule:
         row_block = _block(loops.sizes[rows[-1]], limits.SIDE)
         while row_block > limits.NEIGHBOURS and count // row_block * kernel.shares < 2 * limits.MULTIPROCESSORS:
             row_block //= 2
-        inner_block = _block(length, min(limits.SHARED_CHUNK, max(16, limits.TILE // row_block)))
-        while inner_block > limits.NARROWEST and len(inner) > 1 and loops.sizes[inner[-1]] % inner_block:
-            inner_block //= 2  # what varies along other axes alone is one number for a chunk
+        inner_block = _column_chunk(loops, inner, row_block)
         # Within a thread, a sum costs least; the fewer programs there are, the more warps of each read.
         programs = -(-count // row_block) * kernel.shares
-        elements = limits.MANY if programs >= 2 * limits.PROGRAMS else limits.FEW
+        elements = limits.MANY if programs >= limits.PROGRAMS else limits.SOME
         if programs <= limits.MULTIPROCESSORS:
             elements = limits.FEWEST
+        warps = _warps(row_block * inner_block, elements)
+        if length <= 2 * inner_block and kernel.shares == 1:
+            inner_block = power_of_two(length)
     else:
-        row_block, inner_block, elements = _row_tile(loops, count, inner, kernel.shares)
+        row_block, inner_block, elements = _row_tile(loops, kernel, count, inner)
+        warps = _warps(row_block * inner_block, elements)
     whole = inner_block >= length and kernel.shares == 1
     grid, tile = (-(-count // row_block), kernel.shares), row_block * inner_block
     stages = 1 if whole or not _waits(kernel, row_block) else _stages(kernel, tile, limits.CHUNKS_UNDER_WAY)
-    return Schedule(rows, inner, row_block, inner_block, whole, 1, grid, _warps(tile, elements), stages)
+    return Schedule(rows, inner, row_block, inner_block, whole, 1, grid, warps, stages)
+
+
+def _column_chunk(loops: Loops, inner: tuple[int, ...], row_block: int) -> int:
+    """Elements of a column in a tile; where they divide the innermost axis, what varies along others is one number."""
+    block = _block(loops.size(inner), min(limits.SHARED_CHUNK, max(16, limits.TILE // row_block)))
+    dividing = math.gcd(block, loops.sizes[inner[-1]]) if len(inner) > 1 else block
+    return dividing if dividing >= limits.NARROWEST else block
 
 
 def _flat(loops: Loops, order: list[int]) -> Schedule:
@@ -142,7 +152,8 @@ def _flat(loops: Loops, order: list[int]) -> Schedule:
         rows, inner, inner_block = (), tuple(order), block
     row_block = block // inner_block
     grid = -(-loops.size(rows) // row_block) * -(-loops.size(inner) // inner_block)
-    return Schedule(rows, inner, row_block, inner_block, False, 1, (grid, 1), min(4, _warps(block, limits.FEW)), 1)
+    warps = _warps(block, limits.SOME if grid >= 2 * limits.PROGRAMS else limits.FEW)
+    return Schedule(rows, inner, row_block, inner_block, False, 1, (grid, 1), min(4, warps), 1)
 
 
 def _part(length: int, most: int) -> int:
@@ -162,49 +173,62 @@ def _crossing(loops: Loops, order: list[int], nearest: set[int]) -> Schedule:
     return Schedule(rows, (row,), row_block, inner_block, False, 1, (blocks, 1), 4, 1)
 
 
-def _row_tile(loops: Loops, count: int, inner: tuple[int, ...], shares: int) -> tuple[int, int, int]:
+def _row_tile(loops: Loops, kernel: Kernel, count: int, inner: tuple[int, ...]) -> tuple[int, int, int]:
     """Rows and elements of a row in a tile, and elements of a thread."""
     length = loops.size(inner)
-    if shares > 1:
-        return 1, limits.SHARED_CHUNK, limits.FEW
+    if kernel.shares > 1:
+        return 1, limits.SHARED_CHUNK, limits.FEW if _waits(kernel, 1) else limits.FEWEST
     if power_of_two(length) > limits.LONGEST_WHOLE_ROW:
-        # Where chunks divide the axis of neighbours, what varies along others alone is one number for a chunk.
         half = limits.CHUNK // 2
-        return 1, half if loops.sizes[inner[-1]] == half else limits.CHUNK, limits.SOME
+        # Where chunks divide the axis of neighbours, what varies along others alone is one number for a chunk.
+        is_half = "exponentials" in _pairs(kernel) or loops.sizes[inner[-1]] == half
+        return 1, half if is_half else limits.CHUNK, limits.SOME
     inner_block = power_of_two(length)
     row_block = _block(count, max(1, limits.TILE // inner_block))
     while row_block > 1 and count // row_block < 2 * limits.MULTIPROCESSORS:
         row_block //= 2
-    return row_block, inner_block, limits.SOME
+    reads_one = len(_wide(kernel)) == 1 and count // row_block >= 2 * limits.PROGRAMS
+    return row_block, inner_block, limits.MANY if reads_one else limits.SOME
 
 
 def _summed(loops: Loops, kernel: Kernel, rows: tuple[int, ...], inner: tuple[int, ...]) -> Schedule:
     """Whole rows, of which each program adds up some."""
     count, length, summed = loops.size(rows), loops.size(inner), kernel.summed
-    row_block, inner_block, elements = _row_tile(loops, count, inner, 1)
+    row_block, inner_block, elements = _row_tile(loops, kernel, count, inner)
     warps = _warps(row_block * inner_block, elements if row_block == 1 else limits.MANY)
-    blocks, kept = -(-loops.size(summed) // row_block), loops.size(a for a in rows if a not in summed)
+    kept = loops.size(a for a in rows if a not in summed)
     is_copied = row_block == 1 and length % limits.WORD == 0
     stages = _stages(kernel, inner_block, limits.UNDER_WAY) if is_copied else 1
     resident = limits.RESIDENT if stages > 1 else 2 * limits.RESIDENT
-    programs = min(blocks, max(1, limits.MULTIPROCESSORS * max(1, resident // warps) // kept))
+    most = max(1, limits.MULTIPROCESSORS * max(1, resident // warps) // kept)
+    if row_block > 1 and loops.size(summed) // row_block > 2 * most:  # many, in which no warp waits for another
+        row_block, warps = row_block // 2, max(1, warps // 2)
+    programs = min(-(-loops.size(summed) // row_block), most)
     return Schedule(rows, inner, row_block, inner_block, True, programs, (kept * programs, 1), warps, stages)
 
 
+def _pairs(kernel: Kernel) -> set[str]:
+    """The kinds of reductions that are found in one walk together with another one."""
+    return {p.kind for p in paired([*kernel.reductions, *(p.node for p in kernel.partials)]).values()}
+
+
 def _waits(kernel: Kernel, row_block: int) -> bool:
-    """Whether a walk over chunks waits for memory: for many short parts of rows, or for the squares of a long row.
+    """Whether a walk over chunks waits for memory: for parts of many rows, or for the squares of a long row.
 
     Where there are exponentials, that takes longer (a cross entropy, H200: 455 us, and 669 with stages).
     """
-    pairs = paired([*kernel.reductions, *(p.node for p in kernel.partials)])
-    return row_block > 1 or any(pair.kind == "squares" for pair in pairs.values())
+    return row_block >= limits.SIDE // 2 or "squares" in _pairs(kernel)
 
 
 def _stages(kernel: Kernel, tile: int, most: int) -> int:
     """How many rows or chunks can be on their way: all but one are in shared memory."""
-    wide = [n for n in below(kernel.anchors) if n.kind == "load" and n.axes == kernel.domain]
-    nbytes = tile * sum(n.type.itemsize for n in wide)
+    nbytes = tile * sum(n.type.itemsize for n in _wide(kernel))
     return min(limits.STAGES, 1 + most // nbytes) if nbytes else 1
+
+
+def _wide(kernel: Kernel) -> list[Node]:
+    """What it reads of whole tensors."""
+    return [n for n in below(kernel.anchors) if n.kind == "load" and n.axes == kernel.domain]
 
 
 def _warps(tile: int, elements: int) -> int:

@@ -22,6 +22,7 @@ PREFERENCES: Mapping[str, Mapping[str, float]] = {
     "narrower": {"inner": 0.5},
     "fewer stages": {"stages": 0.5},
 }
+DRAWS = "bitwise_right_shift"  # of random numbers, which take many registers
 
 
 @dataclass(frozen=True)
@@ -187,8 +188,9 @@ def _row_tile(loops: Loops, kernel: Kernel, count: int, inner: tuple[int, ...]) 
     row_block = _block(count, max(1, limits.TILE // inner_block))
     while row_block > 1 and count // row_block < 2 * limits.MULTIPROCESSORS:
         row_block //= 2
-    reads_one = len(_wide(kernel)) == 1 and count // row_block >= 2 * limits.PROGRAMS
-    return row_block, inner_block, limits.MANY if reads_one else limits.SOME
+    is_light = len(_wide(kernel)) == 1 and not any(n.does(DRAWS) for n in below(kernel.anchors))
+    is_many = count // row_block >= 2 * limits.PROGRAMS
+    return row_block, inner_block, limits.MANY if is_light and is_many else limits.SOME
 
 
 def _summed(loops: Loops, kernel: Kernel, rows: tuple[int, ...], inner: tuple[int, ...]) -> Schedule:

@@ -89,17 +89,16 @@ class Writer(Values):
         self._passes()
 
     def _read_ahead(self) -> None:
-        """What fits into registers is on its way before a reduction, for which the warps of a program wait."""
+        """What of rows fits into registers is on its way before the first reduction, for which warps wait."""
         s, room = self._schedule, limits.READ_AHEAD
         if not self._kernel.reductions or s.stages > 1:
             return
-        for n in [n for n in below(self._kernel.anchors) if n.kind == "load" and n not in self._names]:
-            if any(x.kind == "reduction" for x in below(n.args)):
-                continue
-            tile = s.row_block ** bool(n.axes & frozenset(s.rows)) * s.inner_block ** bool(n.axes & frozenset(s.inner))
-            room -= -(-tile // (32 * s.warps)) * n.type.itemsize
-            if room >= 0:
-                self._value(n)
+        for n in [n for n in below(self._kernel.anchors) if n.kind == "load" and n.axes & frozenset(s.rows)]:
+            if not any(x.kind == "reduction" for x in below(n.args)):
+                tile = s.row_block * (s.inner_block if n.axes & frozenset(s.inner) else 1)
+                room -= -(-tile // (32 * s.warps)) * n.type.itemsize
+                if room >= 0:
+                    self._value(n)
 
     def _whole_row(self) -> None:
         size = self._loops.size(self._schedule.inner)

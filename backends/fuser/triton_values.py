@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from aotkit.backends.fuser import limits
 from aotkit.backends.fuser.kernels import Kernel, Store
 from aotkit.backends.fuser.loops import Loops, Node, Strides
 from aotkit.backends.fuser.neighbours import read_at_a_time
@@ -134,12 +135,17 @@ class Values:
             rest = self._address(tuple(term for term in strides if term[0] != last), offset)
             near = f"tl.multiple_of({self._numbered[last]} + zero{chosen}, (1, {width}))"
             place = f"{rest} + tl.max_contiguous({near}, (1, {width}))"
-        s = self._schedule
-        if inner and not outer and s.row_block > 1 and (s.whole or self._kernel.inner is None):
-            # In registers where rows have it; one row alone would go there by way of shared memory.
-            place += f" + tl.zeros([{s.row_block}, {s.inner_block}], {self._index})"
+        if inner and not outer and self._is_far(node):
+            place += f" + tl.zeros([{self._schedule.row_block}, {self._schedule.inner_block}], {self._index})"
         text = f"tl.load({self._buffer(buffer)} + ({place}){other})"
         return f"{text}.to(tl.int1)" if node.type is torch.bool else text
+
+    def _is_far(self, node: Node) -> bool:
+        """Whether one row of a tile would be in other threads than rows of the tile: it would go by shared memory."""
+        s = self._schedule
+        threads, vector = 32 * s.warps, limits.VECTOR // node.type.itemsize
+        is_tile = s.row_block > 1 and (s.whole or self._kernel.inner is None)
+        return is_tile and s.inner_block < threads * vector
 
     def _load_by_turns(self, even: Node, odd: Node, node: Node, xm: str) -> str:
         """Both of a pair; the name of one of them."""

@@ -241,7 +241,8 @@ def layout(loops: Loops, kernel: Kernel) -> tuple[list[int], set[int]]:
     """The axes, the slowest first, and those along which whole tensors have neighbours next to each other."""
     step = dict.fromkeys(sorted(kernel.domain), 0)
     forms = [(s.node.type.itemsize, s.axes) for s in kernel.stores]
-    forms += [(n.type.itemsize, n.data[-2]) for n in below(kernel.anchors) if n.kind == "load"]
+    loads = kernel.loads.union(n for n in below(kernel.anchors) if n.kind == "load")
+    forms += [(n.type.itemsize, n.data[-2]) for n in loads]
     most = max((loops.size(a for a, _ in axes) for _, axes in forms), default=0)
     nearest = set()
     for size, axes in forms:

@@ -93,9 +93,11 @@ class Writer(Values):
         s, room = self._schedule, limits.READ_AHEAD
         if not self._kernel.reductions or s.stages > 1:
             return
-        for n in [n for n in below(self._kernel.anchors) if n.kind == "load" and n.axes & frozenset(s.rows)]:
+        rows, inner = frozenset(s.rows), frozenset(s.inner)
+        loads = [n for n in below(self._kernel.anchors) if n.kind == "load" and n.axes & rows]
+        for n in sorted(loads, key=lambda n: bool(n.axes & inner)):  # one number for each row costs nothing
             if not any(x.kind == "reduction" for x in below(n.args)):
-                tile = s.row_block * (s.inner_block if n.axes & frozenset(s.inner) else 1)
+                tile = s.row_block * (s.inner_block if n.axes & inner else 1)
                 room -= -(-tile // (32 * s.warps)) * n.type.itemsize
                 if room >= 0:
                     self._value(n)

@@ -8,6 +8,7 @@ import aotkit
 from aotkit.backends import fuser
 from aotkit.backends.fuser import limits, schedule
 from aotkit.backends.fuser.launches import Fused
+from aotkit.backends.fuser.loops import Loops
 from aotkit.backends.fuser.values import below
 from aotkit.backends.fusion_definition.fusion import Fusion
 
@@ -255,6 +256,48 @@ def test_temporary_tensors_lie_in_memory_as_what_is_read():
     compiled = forward(response, torch.randn(16, 500, 768))
     norms = compiled.plan.buffers[compiled.plan.kernels[0].stores[0].buffer - compiled.plan.inputs]
     assert [compiled.plan.loops.sizes[axis] for axis, _ in norms.axes] == [16, 768]
+
+
+def test_a_value_of_a_row_is_computed_once_for_it():
+    def response_norm(x, weight, bias):
+        size = x.norm(dim=(1, 2), keepdim=True)
+        return weight * x * (size / (size.mean(-1, keepdim=True) + 1e-6)) + bias
+
+    compiled = forward(response_norm, rand(4, 64, 64, 768), rand(768), rand(768))
+    (result,) = [k for k in compiled.plan.kernels if len(k.domain) == 3 and k.inner is None]
+    assert not any(n.does("sqrt") for n in below(result.anchors))
+    assert all(n.data[-2][-1][1] == 1 for n in result.loads if len(n.data[-2]) > 1)  # neighbours are neighbours
+
+
+@pytest.mark.parametrize(("elements", "dtype"), [(1000, torch.int32), (2**31 - 1, torch.int32), (2**31, torch.int64)])
+def test_what_holds_is_counted_in_as_few_bits_as_that_takes(elements, dtype):
+    loops = Loops()
+    row, axis = loops.axis(8), loops.axis(elements)
+    holds = loops.node("load", torch.bool, (), (0, (), ((row, elements), (axis, 1)), 0))
+    number = loops.node("operation", torch.int64, (holds,), "cast")
+    count = loops.node("reduction", torch.int64, (number,), ("sum", frozenset({axis})))
+    assert count.type is torch.int64
+    assert [n.type for n in below([count]) if n.kind == "reduction"] == [dtype]
+
+
+def code(compiled):
+    return [kernel.code.partition("@triton.jit")[2] for kernel in compiled.kernels({})]
+
+
+def test_rows_are_read_before_what_waits_for_them():
+    (kernel,) = code(forward(lambda x, gate: x.sum(-1, keepdim=True) * x * gate, rand(4096, 1024), rand(4096, 1)))
+    assert kernel.rindex("tl.load") < kernel.index("tl.sum")
+
+
+def test_halves_that_change_places_are_read_in_words():
+    def rotated(x, weight, cos, sin):
+        normal = F.rms_norm(x, (128,), weight)
+        return normal * cos + torch.cat((-normal[..., 64:], normal[..., :64]), -1) * sin
+
+    tables = torch.randn(64, 1, 128), torch.randn(64, 1, 128)
+    with torch.no_grad():
+        (kernel,) = code(forward(rotated, rand(4, 64, 8, 128), rand(128), *tables))
+    assert kernel.count("tl.max_contiguous") == 2  # of the tensor, and of the weight
 
 
 def operations(compiled):

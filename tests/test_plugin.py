@@ -57,6 +57,7 @@ def test_the_shared_matrix_picks_them_up_unasked(run_with_plugin):
     assert [i for i in ids if "save_all" in i]
 
 
+@pytest.mark.sweep
 def test_its_own_tests_pass(run_with_plugin):
     file = "tests/plugin/test_aotkit_example.py"
     last = run_with_plugin("-m", "pytest", "-q", "-p", "no:cacheprovider", file, "-k", "boxed or cut or random")

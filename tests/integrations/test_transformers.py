@@ -89,6 +89,7 @@ def checkpoint_activations(model, reentrant):
     enable({"use_reentrant": reentrant})
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("reentrant", [False, pytest.param(True, marks=pytest.mark.sweep)])
 def test_gradient_checkpointing(reentrant):
     model, ours = twins(decoder(use_cache=False))

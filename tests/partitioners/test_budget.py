@@ -123,6 +123,7 @@ def test_gradients_are_those_of_the_default_partition_bit_for_bit(fraction, rand
     assert all(map(torch.equal, found, reference))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("fraction", [0.3, *(pytest.param(f, marks=pytest.mark.sweep) for f in (0.9, 0.7, 0.5, 0.2))])
 def test_the_budget_is_used(fastest, fraction):
     """But for what is less than one value."""

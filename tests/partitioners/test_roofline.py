@@ -65,6 +65,7 @@ class Shrinking(nn.Module):
         return x.float().square().mean()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.sweep)])
 def test_no_more_is_saved_than_torchs_cut_saves_where_it_takes_no_time(dtype, monkeypatch):
     monkeypatch.setattr(nx_min_cut, "typical_gpu_of", lambda values: DEVICES["H200"])

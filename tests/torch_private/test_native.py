@@ -120,6 +120,7 @@ def starts(monkeypatch):
     return found
 
 
+@pytest.mark.sweep
 @needs_compiler
 def test_first_use_builds_in_the_background(compiler, gate, tmp_path):
     """By a compiler that hands out what the real one has made, once it is told to."""
@@ -263,6 +264,7 @@ def test_without_a_compiler_everything_runs_in_python_and_asking_for_cpp_is_an_e
     assert "there is no C++ compiler" in done.stderr
 
 
+@pytest.mark.sweep
 @needs_compiler
 def test_failing_compiler_is_told(tmp_path):
     done = run(textwrap.dedent(TRAIN) + INSIST, CXX="false", AOTKIT_NATIVE="", XDG_CACHE_HOME=str(tmp_path))

@@ -221,6 +221,7 @@ def test_a_step_with_chunks_can_be_saved(tmp_path):
     torch.testing.assert_close(step(*inputs), want, rtol=0, atol=0)
 
 
+@pytest.mark.sweep
 def test_a_wrong_chunk_is_found():
     """A backend that computes the exponential wrongly does so in a chunk, too, and the check tells."""
 

@@ -153,7 +153,8 @@ def _flat(loops: Loops, order: list[int]) -> Schedule:
         rows, inner, inner_block = (), tuple(order), block
     row_block = block // inner_block
     grid = -(-loops.size(rows) // row_block) * -(-loops.size(inner) // inner_block)
-    warps = _warps(block, limits.SOME if grid >= 2 * limits.PROGRAMS else limits.FEW)
+    is_large = grid >= 2 * limits.PROGRAMS and inner_block >= limits.FLAT // 4
+    warps = _warps(block, limits.SOME if is_large else limits.FEW)
     return Schedule(rows, inner, row_block, inner_block, False, 1, (grid, 1), min(4, warps), 1)
 
 
@@ -178,7 +179,7 @@ def _row_tile(loops: Loops, kernel: Kernel, count: int, inner: tuple[int, ...]) 
     """Rows and elements of a row in a tile, and elements of a thread."""
     length = loops.size(inner)
     if kernel.shares > 1:
-        return 1, limits.SHARED_CHUNK, limits.FEW if _waits(kernel, 1) else limits.FEWEST
+        return 1, limits.SHARED_CHUNK, limits.FEW if count == 1 or _waits(kernel, 1) else limits.FEWEST
     if power_of_two(length) > limits.LONGEST_WHOLE_ROW:
         half = limits.CHUNK // 2
         # Where chunks divide the axis of neighbours, what varies along others alone is one number for a chunk.
@@ -189,7 +190,7 @@ def _row_tile(loops: Loops, kernel: Kernel, count: int, inner: tuple[int, ...]) 
     while row_block > 1 and count // row_block < 2 * limits.MULTIPROCESSORS:
         row_block //= 2
     is_light = len(_wide(kernel)) == 1 and not any(n.does(DRAWS) for n in below(kernel.anchors))
-    is_many = count // row_block >= 2 * limits.PROGRAMS
+    is_many = inner_block >= limits.TILE // 4 and count // row_block >= 2 * limits.PROGRAMS
     return row_block, inner_block, limits.MANY if is_light and is_many else limits.SOME
 
 

@@ -2,7 +2,8 @@
 
 from aotkit.nn.losses import LinearCrossEntropy, linear_cross_entropy
 from aotkit.nn.modules import MLP, FusedBiasActivationDropout, FusedBiasDropoutRes, FusedBiasDropoutResLayerNorm
-from aotkit.nn.patterns import Activation, ResidualNormStyle
+from aotkit.nn.norms import FusedRMSNorm, rms_norm_forward
+from aotkit.nn.patterns import Activation, ResidualNormStyle, RMSNormStyle
 
 __all__ = [
     "MLP",
@@ -10,7 +11,10 @@ __all__ = [
     "FusedBiasActivationDropout",
     "FusedBiasDropoutRes",
     "FusedBiasDropoutResLayerNorm",
+    "FusedRMSNorm",
     "LinearCrossEntropy",
+    "RMSNormStyle",
     "ResidualNormStyle",
     "linear_cross_entropy",
+    "rms_norm_forward",
 ]

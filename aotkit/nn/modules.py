@@ -24,6 +24,8 @@ class _Dropping(Fused):
 
     requires_residual = False
     bias: nn.Parameter | None
+    # With Inductor on a CPU, [8, 256, 512]: relu's forward pass takes 1.7 ms, and 25 with the mask that min_cut saves.
+    partition = "nx_min_cut"
 
     def __init__(self, p: float, bias_shape: int | None, options: dict[str, Any], *configuration: Any) -> None:
         if not 0 <= p < 1:

@@ -5,6 +5,7 @@ last one may not follow. Results are those of transformers' `NoRepeatNGramLogits
 `EncoderNoRepeatNGramLogitsProcessor` to the bit, except that ids outside of the vocabulary forbid nothing.
 """
 
+import functools
 import importlib.util
 from typing import Any
 
@@ -52,7 +53,7 @@ class FusedEncoderNoRepeatNGram:
 
     def __init__(self, encoder_ngram_size: int, encoder_input_ids: Tensor) -> None:
         self.ngram_size = _size(encoder_ngram_size)
-        ids = encoder_input_ids[None] if encoder_input_ids.dim() == 1 else encoder_input_ids
+        ids = (encoder_input_ids[None] if encoder_input_ids.dim() == 1 else encoder_input_ids).clone()
         none = ids.new_empty(len(ids), 0, self.ngram_size)
         self._windows = none if ids.shape[1] < self.ngram_size else ids.unfold(1, self.ngram_size, 1)
 
@@ -114,7 +115,12 @@ def _launches(scores: Tensor) -> bool:
     """Whether a kernel of Triton's runs: not while something is traced, nor where gradients are asked for."""
     if torch.compiler.is_compiling() or not scores.is_cuda or type(scores) is not Tensor or dispatch_modes():
         return False
-    return not (scores.requires_grad and torch.is_grad_enabled()) and importlib.util.find_spec("triton") is not None
+    return not (scores.requires_grad and torch.is_grad_enabled()) and _has_triton()
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def _size(size: Any) -> int:

@@ -7,13 +7,12 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
+from aotkit.capture import HOOKS
 from aotkit.errors import UnsupportedError
 from aotkit.nn import patterns
 from aotkit.nn.fused import Fused
 from aotkit.nn.norm_styles import style_of
 from aotkit.nn.patterns import RMSNormStyle, member
-
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class FusedRMSNorm(Fused):

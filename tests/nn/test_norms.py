@@ -1,8 +1,12 @@
 """RMS norms of transformers and torch, fused: what these modules compute, with their parameters and gradients."""
 
+import contextlib
 import copy
+import importlib
 import itertools
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -82,14 +86,41 @@ def test_which_values_are_rounded_when_is_found_out(name):
         assert torch.equal(found, expected), (of_weight, of_x)
 
 
+def classes_of_transformers():
+    """Those that are made of a width alone, and do what an RMS norm does first."""
+    package = Path(importlib.util.find_spec("transformers").origin).parent
+    for path in sorted(package.glob("models/*/modeling_*.py")):
+        text = path.read_text(encoding="utf-8")
+        names = re.findall(r"^class (\w*Norm)\(nn.Module\):", text, re.MULTILINE) if "rsqrt" in text else []
+        for name in names:
+            with contextlib.suppress(Exception):
+                yield getattr(importlib.import_module(f"transformers.models.{path.parent.name}.{path.stem}"), name)(8)
+
+
+@pytest.mark.sweep
+@pytest.mark.filterwarnings("ignore")
+def test_the_norms_of_transformers():
+    """docs/fused_modules.md has the number."""
+    pytest.importorskip("transformers")
+    known = set()
+    for module in classes_of_transformers():
+        with contextlib.suppress(aotkit.UnsupportedError):
+            fused = FusedRMSNorm.from_module(module, backend="nop")
+            x = torch.randn(5, 8)
+            assert_close([fused(x)], [module(x)])
+            known.add(type(module))
+    assert len(known) >= 190, len(known)
+
+
 @pytest.mark.thinned
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", MODULES)
 def test_results_and_gradients_are_those_of_the_module(name, dtype, device):
     module = made(name, dtype).to(device)
     x = inputs(dtype).detach().to(device).requires_grad_()
-    weights = list(module.parameters())
-    assert_close(results(FusedRMSNorm.from_module(module), x, *weights), results(module, x, *weights))
+    fused, weights = FusedRMSNorm.from_module(module), list(module.parameters())
+    assert_close(results(fused, x, *weights), results(module, x, *weights))
+    assert "fuser" in repr(fused._function)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from tests.nn.ngram_cases import calls, encoder_calls, same_bits
 
 def test_it_forbids_what_operators_forbid():
     for size, ids, scores in calls():
+        ids[:, ids.shape[1] // 2] = -1
+        ids[:, ids.shape[1] // 3] = scores.shape[1]
         if ids.shape[1] >= size:
             found = scores.clone()
             forbid(found, ids.unfold(1, size, 1), ids)

@@ -34,6 +34,9 @@ class FusedNoRepeatNGram:
         Args:
             input_ids: [rows, tokens], of 32 or 64 bits.
             scores: [rows, vocabulary].
+
+        Raises:
+            ValueError: rows do not fit.
         """
         if input_ids.shape[-1] < self.ngram_size:
             return scores
@@ -58,9 +61,7 @@ class FusedEncoderNoRepeatNGram:
         self._windows = none if ids.shape[1] < self.ngram_size else ids.unfold(1, self.ngram_size, 1)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """As `FusedNoRepeatNGram`'s; ValueError where rows are no multiple of the sequences."""
-        if len(scores) % len(self._windows):
-            raise ValueError(f"scores have {len(scores)} rows, which is no multiple of {len(self._windows)} sequences.")
+        """As `FusedNoRepeatNGram`'s."""
         if self._windows.device != scores.device:
             self._windows = self._windows.to(scores.device)
         if input_ids.shape[-1] < self.ngram_size - 1:
@@ -82,7 +83,12 @@ def without(scores: Tensor, windows: Tensor, ids: Tensor) -> Tensor:
         scores: [rows, vocabulary].
         windows: [sequences, windows, n], where each sequence is for as many rows.
         ids: [rows, tokens].
+
+    Raises:
+        ValueError: rows do not fit.
     """
+    if len(ids) != len(scores) or len(scores) % max(1, len(windows)):
+        raise ValueError(f"rows do not fit: {len(scores)} of scores, {len(ids)} of ids, {len(windows)} sequences.")
     if not scores.numel() or not windows.shape[1]:
         return scores.clone()
     if _launches(scores) and windows.is_cuda and ids.is_cuda:

@@ -145,9 +145,11 @@ def test_a_wrong_size_fails_at_once(size):
         FusedEncoderNoRepeatNGram(size, torch.zeros(1, 4, dtype=torch.int64))
 
 
-def test_rows_that_fit_no_sequences_are_an_error():
-    with pytest.raises(ValueError, match="7 rows, which is no multiple of 2 sequences"):
+def test_rows_that_do_not_fit_are_an_error():
+    with pytest.raises(ValueError, match="7 of scores, 7 of ids, 2 sequences"):
         FusedEncoderNoRepeatNGram(2, ids_of(2, 5))(ids_of(7, 5), scores_of(7))
+    with pytest.raises(ValueError, match="4 of scores, 3 of ids"):
+        FusedNoRepeatNGram(2)(ids_of(3, 5), scores_of(4))
 
 
 def test_its_kernel_in_the_interpreter():

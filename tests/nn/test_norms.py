@@ -133,10 +133,12 @@ def test_weights_in_another_type(weight, of_x):
     assert_close(results(fused, x, module.weight), results(module, x, module.weight))
 
 
-@pytest.mark.parametrize("name", ["t5", "llama", "gemma"])
-def test_the_residual_is_added_before(name):
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("t5", torch.bfloat16), ("llama", torch.float32), ("gemma", torch.float16)]
+)
+def test_the_residual_is_added_before(name, dtype):
     """Rounded to the type of x, as it is without fusion."""
-    module, x, residual = made(name, torch.bfloat16), inputs(torch.bfloat16), inputs(torch.bfloat16)
+    module, x, residual = made(name, dtype), inputs(dtype), inputs(dtype)
 
     def unfused(x):
         added = residual + x
@@ -147,7 +149,7 @@ def test_the_residual_is_added_before(name):
 
     def of_both(run):
         output = run(x)
-        cotangent = torch.linspace(-1, 1, output.numel()).view(output.shape).bfloat16()
+        cotangent = torch.linspace(-1, 1, output.numel()).view(output.shape).to(dtype)
         return [output, *torch.autograd.grad(output, [x, residual, module.weight], cotangent)]
 
     assert_close(of_both(fused), of_both(unfused))

@@ -9,6 +9,7 @@ from aotkit.capture.direct import DirectFunction
 from aotkit.capture.dynamo import DynamoFunction
 from aotkit.capture.dynamo_backend import CapturedCompiler
 from aotkit.capture.entry import Entry, Failure
+from aotkit.capture.guards import HOOKS
 from aotkit.capture.kept_graphs import KeptGraphs, as_data, graphs_from
 from aotkit.capture.later import Check, require_check
 from aotkit.capture.recipe import Randomness, Recipe, recipe_of
@@ -18,6 +19,7 @@ from aotkit.capture.watching import TensorReads
 
 __all__ = [
     "BEST",
+    "HOOKS",
     "CapturedCompiler",
     "Check",
     "DirectFunction",

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from aotkit.nn.modules import Function, function_of
+from aotkit.nn.fused import Function, function_of
 from aotkit.nn.patterns import linear_cross_entropy as pattern
 
 Reduction = Literal["mean", "sum", "none"]

@@ -1,51 +1,38 @@
 """Fused modules for transformers: bias, activation, dropout, residual and layer norm in one compiled function.
 
 They have the signatures of xFormers' (0.0.12 to 0.0.21), and the parameters of the unfused modules: each loads the
-other's state_dict. What they compute is a plain function of `aotkit.nn.patterns`, which runs as it is inside of other
-compilers, under functorch transforms, and where no C++ compiler is found. All modules made with equal arguments share
-what is compiled.
+other's state_dict. What they compute is a plain function of `aotkit.nn.patterns`.
 """
 
-from collections.abc import Callable
-from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from aotkit.capture import cpp_compiler
-from aotkit.compiler import compile
 from aotkit.nn import patterns
-from aotkit.nn.patterns import Activation, ResidualNormStyle
-
-E = TypeVar("E", bound=StrEnum)
-Function = Callable[..., Tensor]
+from aotkit.nn.fused import Fused
+from aotkit.nn.patterns import Activation, ResidualNormStyle, member
 
 
-class _Fused(nn.Module):
-    """A pattern with a bias.
+class _Dropping(Fused):
+    """A pattern with a bias and dropout.
 
     Attributes:
         p: the probability of dropping an element in training; in eval mode nothing is dropped.
         bias: [bias_shape], at first 0; or None.
-        options: of `compile`.
     """
 
     requires_residual = False
     bias: nn.Parameter | None
-    _pattern: Function
     # With Inductor on a CPU, [8, 256, 512]: relu's forward pass takes 1.7 ms, and 25 with the mask that min_cut saves.
-    _partition = "nx_min_cut"
+    partition = "nx_min_cut"
 
     def __init__(self, p: float, bias_shape: int | None, options: dict[str, Any], *configuration: Any) -> None:
-        super().__init__()
         if not 0 <= p < 1:
             raise ValueError(f"p is the probability of dropping an element, at least 0 and below 1, not {p!r}.")
+        super().__init__(options, p, bias_shape, *configuration)
         self.p = p
         self.register_parameter("bias", None if bias_shape is None else nn.Parameter(torch.zeros(bias_shape)))
-        self.options = options
-        self._configuration = (p, bias_shape, *configuration)
-        self._function = _function_of(self)
 
     def init_weights(self) -> None:
         """Set the bias to 0."""
@@ -60,48 +47,8 @@ class _Fused(nn.Module):
     def _p(self) -> float:
         return self.p if self.training else 0.0
 
-    def _run(self, *args: Any) -> Tensor:
-        # Dynamo of torch 2.11 cannot follow the other.
-        run = type(self)._pattern if torch.compiler.is_compiling() else self._function
-        return run(*args)
 
-    # Copies share what is compiled, as they would not if it was one of their attributes.
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key != "_function"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._function = _function_of(self)
-
-
-# Of this process: what is compiled, by what it was compiled for.
-_COMPILED: list[tuple[tuple[Any, ...], Function]] = []
-
-
-def _function_of(module: _Fused) -> Function:
-    """What a module runs."""
-    options = {"partition": "auto", **module.options}
-    if options["partition"] == "auto":
-        options["partition"] = module._partition
-    return function_of(type(module)._pattern, module._configuration, options)
-
-
-def function_of(pattern: Function, configuration: tuple[Any, ...], options: dict[str, Any]) -> Function:
-    """A pattern, compiled once for all that have the same configuration and options."""
-    options = {"backend": "auto", **options}
-    if options["backend"] == "auto" and cpp_compiler() is None:
-        return pattern  # operator by operator, shared random numbers would be slower than eager's
-    wanted = (pattern, configuration, options)
-    for key, function in _COMPILED:
-        if key == wanted:
-            return function
-    compiled: Function = compile(pattern, **options)
-    _COMPILED.append((wanted, compiled))
-    return compiled
-
-
-class FusedBiasActivationDropout(_Fused):
+class FusedBiasActivationDropout(_Dropping):
     """`dropout(activation(x + bias))`, for x of shape [..., bias_shape], as one function compiled by aotkit.
 
     Args:
@@ -116,36 +63,36 @@ class FusedBiasActivationDropout(_Fused):
         UnknownNameError, UnavailableError: the backend or partitioner cannot be had.
     """
 
-    _pattern = staticmethod(patterns.bias_activation_dropout)
+    pattern = staticmethod(patterns.bias_activation_dropout)
 
     def __init__(
         self, p: float, activation: Activation | str | None = None, bias_shape: int | None = None, **options: Any
     ) -> None:
-        chosen = None if activation is None else _member(Activation, "activation", activation)
+        chosen = None if activation is None else member(Activation, "activation", activation)
         super().__init__(p, bias_shape, options, chosen)
         self.activation = chosen
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._run(x, self.bias, self._p, self.activation)
+        return self.run(x, self.bias, self._p, self.activation)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, activation={self.activation and self.activation.value}"
 
 
-class FusedBiasDropoutRes(_Fused):
+class FusedBiasDropoutRes(_Dropping):
     """`dropout(x + bias) + residual`, for x of shape [..., bias_shape]; otherwise as `FusedBiasActivationDropout`."""
 
     requires_residual = True
-    _pattern = staticmethod(patterns.bias_dropout_res)
+    pattern = staticmethod(patterns.bias_dropout_res)
 
     def __init__(self, p: float, bias_shape: int | None = None, **options: Any) -> None:
         super().__init__(p, bias_shape, options)
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
-        return self._run(x, residual, self.bias, self._p)
+        return self.run(x, residual, self.bias, self._p)
 
 
-class FusedBiasDropoutResLayerNorm(_Fused):
+class FusedBiasDropoutResLayerNorm(_Dropping):
     """Bias, dropout, residual and layer norm, for x of shape [..., d_model]; see `patterns`.
 
     Args:
@@ -159,9 +106,9 @@ class FusedBiasDropoutResLayerNorm(_Fused):
     """
 
     requires_residual = True
-    _pattern = staticmethod(patterns.bias_dropout_res_layernorm)
+    pattern = staticmethod(patterns.bias_dropout_res_layernorm)
     # There its backward pass takes 5 ms, and with nx_min_cut, which saves less, 20 to 35.
-    _partition = "min_cut"
+    partition = "min_cut"
 
     def __init__(
         self,
@@ -171,7 +118,7 @@ class FusedBiasDropoutResLayerNorm(_Fused):
         layer_norm_style: ResidualNormStyle | str = ResidualNormStyle.Post,
         **options: Any,
     ) -> None:
-        style = _member(ResidualNormStyle, "layer_norm_style", layer_norm_style)
+        style = member(ResidualNormStyle, "layer_norm_style", layer_norm_style)
         super().__init__(p, bias_shape, options, d_model, style)
         self.layer_norm_style = style
         self.norm = nn.LayerNorm(d_model)
@@ -179,7 +126,7 @@ class FusedBiasDropoutResLayerNorm(_Fused):
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
         norm = self.norm
         style = self.layer_norm_style
-        return self._run(x, residual, self.bias, norm.weight, norm.bias, norm.eps, self._p, style)
+        return self.run(x, residual, self.bias, norm.weight, norm.bias, norm.eps, self._p, style)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, layer_norm_style={self.layer_norm_style.value}"
@@ -220,11 +167,3 @@ class MLP(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.mlp(inputs)
         return outputs
-
-
-def _member(kind: type[E], name: str, value: str) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        names = ", ".join(repr(member.value) for member in kind)
-        raise ValueError(f"{name} must be one of {names}, not {value!r}.") from None

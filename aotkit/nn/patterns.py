@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from enum import StrEnum
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+E = TypeVar("E", bound=StrEnum)
 
 
 class Activation(StrEnum):
@@ -23,6 +26,32 @@ class ResidualNormStyle(StrEnum):
 
     Pre = "pre"
     Post = "post"
+
+
+class RMSNormStyle(StrEnum):
+    """Which values an RMS norm rounds to 16 bits, and what it multiplies by; all normalise in float32.
+
+    Llama: the normalised values come in the type of x, then weight multiplies them. So do Mistral's, Qwen's, ...
+    T5: they come in the type of a weight of 16 bits; weight in float32 gives results in float32.
+    Olmo: weight multiplies them in float32, results come in the type of x. So do Gemma 4's, Helium's, ...
+    Gemma: the same with 1 + weight.
+    Torch: `nn.RMSNorm`'s: as Olmo's, but in float64 for float64.
+    """
+
+    Llama = "llama"
+    T5 = "t5"
+    Olmo = "olmo"
+    Gemma = "gemma"
+    Torch = "torch"
+
+
+def member(kind: type[E], name: str, value: str) -> E:
+    """Of an enumeration, by itself or its string; else ValueError."""
+    try:
+        return kind(value)
+    except ValueError:
+        names = ", ".join(repr(member.value) for member in kind)
+        raise ValueError(f"{name} must be one of {names}, not {value!r}.") from None
 
 
 def squared_relu(x: Tensor) -> Tensor:
@@ -79,6 +108,42 @@ def bias_dropout_res_layernorm(
     if style is ResidualNormStyle.Pre:
         return F.layer_norm(y, weight.shape, weight, offset, eps) + residual
     return F.layer_norm(y + residual, weight.shape, weight, offset, eps)
+
+
+def rms_norm(
+    x: Tensor, weight: Tensor | None, eps: float | None, style: RMSNormStyle, residual: Tensor | None = None
+) -> Tensor | tuple[Tensor, Tensor]:
+    """x, divided by the root of the mean of its squares, times weight; of x + residual with that sum, if there is one.
+
+    Args:
+        weight: of the shape of x's last dimensions, over which the mean is; None: over the last one.
+        eps: is added to the mean; None: the distance from 1 to the next number.
+    """
+    if residual is not None:
+        x = residual + x
+    promoted = x.to(torch.promote_types(x.dtype, torch.float32))
+    wide = promoted if style is RMSNormStyle.Torch else promoted.float()
+    dims = list(range(-(1 if weight is None else weight.dim()), 0))
+    eps = torch.finfo(wide.dtype).eps if eps is None else eps
+    inverse = torch.rsqrt(wide.pow(2).mean(dims, keepdim=True) + eps)
+    normed = (promoted if style is RMSNormStyle.T5 else wide) * inverse
+    result = _scaled(normed, weight, style, x.dtype)
+    return result if residual is None else (result, x)
+
+
+def _scaled(normed: Tensor, weight: Tensor | None, style: RMSNormStyle, dtype: torch.dtype) -> Tensor:
+    """By the weight of an RMS norm of what has this type."""
+    if weight is None:
+        return normed.to(dtype)
+    match style:
+        case RMSNormStyle.Llama:
+            return weight * normed.to(dtype)
+        case RMSNormStyle.T5:
+            return weight * (normed.to(weight.dtype) if weight.dtype.itemsize == 2 else normed)
+        case RMSNormStyle.Gemma:
+            return (normed * (1.0 + weight.float())).to(dtype)
+        case _:
+            return (weight * normed).to(dtype)
 
 
 def linear_cross_entropy(

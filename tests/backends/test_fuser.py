@@ -2,9 +2,6 @@
 
 import ast
 import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,27 +13,10 @@ from aotkit.backends.fuser.operations import OPERATIONS, REDUCTIONS
 from aotkit.torch_private.native.building import can_build
 from tests.backends.fusion_cases import CASES, inputs_of
 from tests.source_names import is_private, names_used
+from tests.with_triton import run
 
 ROOT = Path(__file__).resolve().parents[2]
 FUSER = Path(aotkit.__file__).parent / "backends" / "fuser"
-# Not among the installed packages, where Inductor would compile for CPUs otherwise: `make install` puts it there.
-TRITON = Path(sys.prefix) / "interpreter"
-
-
-def run(*command, **environment):
-    """A process with Triton, without the variables by which pytest and its workers talk to each other."""
-    if "TRITON_INTERPRET" in environment and not (TRITON / "triton").is_dir():
-        pytest.skip(f"Triton is not in {TRITON}: `make install` puts it there")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    path = os.pathsep.join(filter(None, [str(TRITON), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=ROOT, env={**kept, "PYTHONPATH": path, **environment}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
 TESTS = sorted(map(str, (ROOT / "tests" / "backends" / "interpreted").glob("test_*.py")))
 
 

@@ -30,7 +30,7 @@ def in_chunks(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch):
-    monkeypatch.setattr("aotkit.nn.modules._COMPILED", [])
+    monkeypatch.setattr("aotkit.nn.fused._COMPILED", [])
 
 
 def inputs(dtype=torch.float32):

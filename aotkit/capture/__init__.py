@@ -11,6 +11,7 @@ from aotkit.capture.dynamo_backend import CapturedCompiler
 from aotkit.capture.entry import Entry, Failure
 from aotkit.capture.kept_graphs import KeptGraphs, as_data, graphs_from
 from aotkit.capture.later import Check, require_check
+from aotkit.capture.piece import CapturedGraph
 from aotkit.capture.recipe import Randomness, Recipe, recipe_of
 from aotkit.capture.refusals import EagerOnly, OwnError
 from aotkit.capture.shared_random import SharedRandom
@@ -19,6 +20,7 @@ from aotkit.capture.watching import TensorReads
 __all__ = [
     "BEST",
     "CapturedCompiler",
+    "CapturedGraph",
     "Check",
     "DirectFunction",
     "DynamoFunction",

@@ -1,6 +1,6 @@
 """`fuse`: a model as it is, with parts of it, or all of it, running compiled; `unfuse` takes that back."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TypeVar
 
 from torch import nn
@@ -44,7 +44,7 @@ def fuse(model: M, config: AnyConfig = None, /) -> M:
     if not isinstance(model, nn.Module) or isinstance(model, CompiledModule):
         raise TypeError(f"fuse takes an nn.Module that aotkit.compile has not compiled, not {type(model).__name__}.")
     chosen = config_of(config)
-    before = {module: type(module) for module in model.modules() if is_fused(module)}
+    before = [(module, type(module)) for module in model.modules() if is_fused(module)]
     unfuse(model)
     try:
         return _fused(model, chosen) if chosen.enable else model
@@ -60,7 +60,7 @@ def _fused(model: M, config: FusionConfig) -> M:
     fusion = Fusion(config, decisions)
     changed = {name for name, decision in decisions.items() if decision.outcome != "left"} | {""}
     modules = {name: model.get_submodule(name) for name in changed}
-    _set_classes({module: fusion.class_of(type(module), name) for name, module in modules.items()})
+    _set_classes([(module, fusion.class_of(type(module), name)) for name, module in modules.items()])
     return model
 
 
@@ -79,12 +79,12 @@ def unfuse(model: M, /) -> M:
                 f"{name or 'the model'} is a {type(module).__name__} now: its class was changed after fuse, as "
                 "parametrize and fully_shard do. Undo that first."
             )
-    _set_classes({module: original_class(module) for module in model.modules() if is_fused(module)})
+    _set_classes([(module, original_class(module)) for module in model.modules() if is_fused(module)])
     return model
 
 
-def _set_classes(classes: Mapping[nn.Module, type]) -> None:
-    for module, cls in classes.items():
+def _set_classes(classes: Sequence[tuple[nn.Module, type]]) -> None:
+    for module, cls in classes:
         module.__class__ = cls
 
 

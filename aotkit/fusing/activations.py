@@ -38,12 +38,15 @@ def is_block(module: nn.Module) -> bool:
     return not own and bool(learns)
 
 
-def is_one_operator(activation: nn.Module) -> bool:
-    """Whether there is nothing in an activation to fuse."""
+def why_not_alone(activation: nn.Module) -> str | None:
+    """Why an activation is not worth compiling by itself; None if it is."""
     held = next(iter(activation.parameters()), torch.empty(0))
-    with torch.no_grad():
-        traced = make_fx(lambda x: activation(x))(torch.ones(8, device=held.device))
-    return sum(map(is_operation, traced.graph.nodes)) <= 1
+    try:
+        with torch.no_grad():
+            traced = make_fx(lambda x: activation(x))(torch.ones(8, device=held.device))
+    except Exception as e:  # whatever it raises for an input that it is not made for
+        return f"it cannot be looked into by itself ({type(e).__name__}: {e})"
+    return "it is one operator" if sum(map(is_operation, traced.graph.nodes)) <= 1 else None
 
 
 def takes_one_argument(module: nn.Module) -> bool:

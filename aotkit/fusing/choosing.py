@@ -1,18 +1,23 @@
 """What becomes of each module of a model: decided before any is changed."""
 
 import fnmatch
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from aotkit.compiled import CompiledModule
-from aotkit.fusing.activations import activations, is_block, is_one_operator
+from aotkit.fusing.activations import activations, is_block, why_not_alone
 from aotkit.fusing.classes import original_class
 from aotkit.fusing.config import FusionConfig, require_known
 from aotkit.fusing.decision import Decision
 from aotkit.fusing.kernels import norms
 
+# Where modules turn out to differ, as layers do that know their number in a cache, TorchDynamo compiles for each, looks
+# through all of these at each call, and gives up at 64.
+MOST_IN_A_GROUP = 8
 WHOLE = Decision("compiled", "the whole model")
 PARTS = Decision("left", "its parts are looked at one by one")
 NOTHING = Decision("left", "none of its parts is an activation of torch or transformers; choose some by `regions`")
@@ -33,7 +38,17 @@ def decisions_of(model: nn.Module, config: FusionConfig) -> dict[str, Decision]:
     if "FusedRMSNorm" in config.custom_kernels:
         found = {**norms(model, backend=config.backend, check=config.check), **found}
     found = {name: _if_possible(model.get_submodule(name), decision) for name, decision in found.items()}
-    return {"": PARTS if found else NOTHING, **found}
+    return {"": PARTS if found else NOTHING, **_grouped(model, found)}
+
+
+def _grouped(model: nn.Module, found: dict[str, Decision]) -> dict[str, Decision]:
+    counts: Counter[type] = Counter()
+    grouped = {}
+    for name, decision in found.items():
+        cls = original_class(model.get_submodule(name))
+        grouped[name] = replace(decision, group=counts[cls] // MOST_IN_A_GROUP)
+        counts[cls] += decision.outcome == "compiled"
+    return grouped
 
 
 def _regions(model: nn.Module, patterns: Sequence[str]) -> dict[str, Decision]:
@@ -47,7 +62,8 @@ def _regions(model: nn.Module, patterns: Sequence[str]) -> dict[str, Decision]:
             found[name] = Decision("compiled", f"region {matching[0]!r}")
     for pattern in sorted(unmatched):
         classes = {original_class(module).__name__ for module in model.modules()}
-        require_known("module or class of the model", pattern, sorted(classes))
+        inside = [name for name, _ in model.named_modules() if name]
+        require_known("module or class of the model", pattern, [*sorted(classes), *inside])
     return found
 
 
@@ -57,10 +73,8 @@ def _around_activations(model: nn.Module) -> dict[str, Decision]:
         what = original_class(activation).__name__
         if is_block(owner):
             found[owner_name] = Decision("compiled", f"{what}, with the layers around it")
-        elif is_one_operator(activation):
-            found[name] = Decision(
-                "left", f"it is one operator, and {original_class(owner).__name__} is more than layers"
-            )
+        elif (reason := why_not_alone(activation)) is not None:
+            found[name] = Decision("left", f"{reason}, and {original_class(owner).__name__} is more than layers")
         else:
             found[name] = Decision("compiled", "an activation of several operators")
     return found

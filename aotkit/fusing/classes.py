@@ -5,7 +5,7 @@ hooks and state_dict are not touched, and the way back is its class of before. A
 not do: a shallow copy of the module, as `DataParallel` makes them, would run that of the original. Nor would
 `Module.compile`: it captures hooks of the module with it, and copies lose it.
 
-Modules of one class share what is compiled: to that, the module is an argument.
+Modules of one class, in groups, share what is compiled: to that, the module is an argument.
 """
 
 import copyreg
@@ -57,7 +57,7 @@ class Fusion:
         self.decisions = decisions
         self._options = options_of(config)
         compile(_identity, **self._options)  # what cannot be had fails here, even if there is nothing to compile
-        self._functions: dict[type, CompiledFunction[..., Any]] = {}
+        self._functions: dict[tuple[type, int], CompiledFunction[..., Any]] = {}
         self._classes: list[tuple[tuple[Any, ...], type]] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Fusion":
@@ -66,11 +66,11 @@ class Fusion:
     def __reduce__(self) -> Any:
         return Fusion, (self.config, self.decisions)
 
-    def function_of(self, cls: type) -> CompiledFunction[..., Any]:
-        """The compiled `forward` of a class; the module is its first argument."""
-        if cls not in self._functions:
-            self._functions[cls] = compile(cls.forward, **self._options)  # type: ignore[attr-defined]
-        return self._functions[cls]
+    def function_of(self, cls: Any, group: int) -> CompiledFunction[..., Any]:
+        """The compiled `forward` of a class, for the modules of a group; the module is its first argument."""
+        if (cls, group) not in self._functions:
+            self._functions[cls, group] = compile(cls.forward, **self._options)
+        return self._functions[cls, group]
 
     def class_of(self, cls: Any, name: str) -> type:
         """The class that a module gets.
@@ -87,7 +87,7 @@ class Fusion:
         namespace = {"_aotkit_fusion": self, "_aotkit_original": cls, "_aotkit_name": name}
         namespace |= {attribute: getattr(cls, attribute) for attribute in ("__module__", "__qualname__", "__doc__")}
         if decision.outcome == "compiled":
-            namespace["forward"] = _forward(cls.forward, self.function_of(cls))
+            namespace["forward"] = _forward(cls.forward, self.function_of(cls, decision.group))
         elif decision.forward is not None:
             namespace["forward"] = _forward(cls.forward, decision.forward)
         if is_root and "FusedNoRepeatNGram" in self.config.custom_kernels:

@@ -13,7 +13,9 @@ from aotkit.capture import Check, Randomness
 from aotkit.errors import UnavailableError, UnknownNameError, UnsupportedError
 from aotkit.interfaces import Partitioner
 from aotkit.registry import BackendSpec
+from aotkit.text import listed
 
+MOST_LISTED = 20
 SECTION = "kernel_fusion"
 CUSTOM_KERNELS = ("FusedRMSNorm", "FusedNoRepeatNGram")
 _OSLO_NAMES = {"custom_cuda_kernels": "custom_kernels"}
@@ -131,4 +133,4 @@ def require_known(what: str, name: str, known: Iterable[str]) -> None:
         return
     close = difflib.get_close_matches(str(name), known, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise UnknownNameError(f"no {what} is named {name!r}.{hint} There are: {', '.join(known)}.")
+    raise UnknownNameError(f"no {what} is named {name!r}.{hint} There are: {listed(known, MOST_LISTED)}.")

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from aotkit.capture import CapturedGraph
+from aotkit.compiled import CompiledFunction
 from aotkit.fusing.classes import Fusion, is_fused, original_class
 from aotkit.inspection import saved_bytes
 from aotkit.text import aligned, bytes_name, counted, listed, paint_of, sum_known
@@ -40,7 +41,7 @@ class FusedPart:
         cls: the name of its class.
         outcome: "compiled", "swapped" for a kernel of `aotkit.nn`, or "left" as it is.
         reason: why, or what it is.
-        graphs: what is compiled so far for modules of this class, together.
+        graphs: what is compiled so far for the modules that share it.
         eager: why calls of these, or parts of them, have run uncompiled.
     """
 
@@ -83,7 +84,8 @@ class FusionReport:
         heading, *lines = aligned(rows)
         text = [paint_of(None)(heading, "heading")]
         for line, parts in zip(lines, groups.values(), strict=True):
-            text += [line, f"  {parts[0].reason}", *(f"  runs eagerly: {reason}" for reason in parts[0].eager)]
+            eager = dict.fromkeys(reason for part in parts for reason in part.eager)
+            text += [line, f"  {parts[0].reason}", *(f"  runs eagerly: {reason}" for reason in eager)]
         return "\n".join(text)
 
     def json(self) -> dict[str, Any]:
@@ -97,7 +99,8 @@ class FusionReport:
 def _row(parts: Sequence[FusedPart]) -> list[str]:
     part = parts[0]
     names = listed([p.name or "(the model)" for p in parts], MOST_NAMES)
-    graphs = counted(len(part.graphs), "graph") if part.graphs else ""
+    found = sum(map(len, {id(p.graphs): p.graphs for p in parts}.values()))  # which several share
+    graphs = counted(found, "graph") if found else ""
     return [names, part.cls, part.outcome, graphs, *map(_bytes_name, part.saved_bytes)]
 
 
@@ -108,15 +111,17 @@ def _bytes_name(nbytes: int | None) -> str:
 def report_of(model: nn.Module, fusion: Fusion) -> FusionReport:
     """The report on a model that was fused like that."""
     modules = dict(model.named_modules())
+    known: dict[CompiledFunction[..., Any], Sequence[FusedGraph]] = {}
     parts = {}
     for name, decision in fusion.decisions.items():
         if (module := modules.get(name)) is None:  # it has been taken out since
             continue
-        cls = original_class(module)
-        part = FusedPart(name, cls.__name__, decision.outcome, decision.reason)
-        if decision.outcome == "compiled" and is_fused(module):
-            function = fusion.function_of(cls)
-            graphs = [*map(_fused_graph, function.captured)]
+        part = FusedPart(name, original_class(module).__name__, decision.outcome, decision.reason)
+        if decision.outcome != "left" and not is_fused(module):
+            part = replace(part, outcome="left", reason="it has been unfused, or another module has taken its place")
+        elif decision.outcome == "compiled":
+            function = fusion.function_of(original_class(module), decision.group)
+            graphs = known.setdefault(function, [*map(_fused_graph, function.captured)])
             failed = {graph.eager for graph in graphs if graph.eager is not None}
             part = replace(part, graphs=graphs, eager=sorted(failed | function.eager_reasons))
         parts[name] = part

@@ -79,11 +79,57 @@ def test_regions_by_name_or_class(patterns, names):
     torch.testing.assert_close(model(X), wanted)
 
 
+def test_a_region_that_is_not_there_is_told_with_the_nearest():
+    with pytest.raises(aotkit.UnknownNameError, match=r"'layers\.1\.mpl'.*Did you mean 'layers\.1\.mlp'"):
+        aotkit.fuse(Model(), config(regions=["layers.1.mpl"]))
+
+
 def test_sizes_that_change_compile_twice():
     model = aotkit.fuse(Model(), config())
     for size in range(11, 17):
         model(torch.ones(size, 4))
     assert len(graphs(model, "layers.0.mlp")) == 2
+
+
+class Numbered(nn.Module):
+    """As layers are that have a place in a cache."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number, self.up = number, nn.Linear(4, 4)
+
+    def forward(self, x, places):
+        places[self.number] = x
+        return self.up(x) + self.number
+
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Numbered(i) for i in range(20))
+
+    def forward(self, x):
+        places = {}
+        for layer in self.layers:
+            x = layer(x, places)
+        return x, places[19]
+
+
+def test_modules_that_differ_are_compiled_for_a_few_at_a_time():
+    model = Deep()
+    wanted = model(X)
+    aotkit.fuse(model, config(regions=["Numbered"]))
+    torch.testing.assert_close(model(X), wanted)
+    assert [len(graphs(model, f"layers.{i}")) for i in (0, 7, 8, 16, 19)] == [8, 8, 8, 4, 4]
+    assert "20 graphs" in str(aotkit.fusion_report(model))
+    assert len(graphs(copy.deepcopy(model), "layers.9")) == 8
+
+
+def test_activations_that_take_no_vector():
+    model = nn.Sequential(nn.Sequential(nn.Sequential(nn.Conv2d(1, 3, 1))), nn.PReLU(3), nn.Softmax2d())
+    aotkit.fuse(model, config())
+    assert outcomes(model) == {"": "left", "1": "left", "2": "left"}
+    assert "cannot be looked into by itself (" in aotkit.fusion_report(model).modules["2"].reason
 
 
 def test_hooks_run_whenever_they_came():
@@ -219,7 +265,7 @@ def test_a_part_may_be_unfused_or_moved():
     aotkit.unfuse(model.layers[0])
     assert type(model.layers[0].mlp) is Block
     wanted = model(X)
-    assert not aotkit.fusion_report(model).modules["layers.0.mlp"].graphs
+    assert outcomes(model)["layers.0.mlp"] == "left"
     torch.testing.assert_close(model.double()(X.double()).float(), wanted)
     model.layers = model.layers[:1]
-    assert outcomes(model) == {"": "left", "layers.0.mlp": "compiled", "act": "left"}
+    assert outcomes(model) == {"": "left", "layers.0.mlp": "left", "act": "left"}

@@ -115,3 +115,12 @@ def test_copies_are_apart(make):
     aotkit.unfuse(copied)
     assert type(copied).__mro__[1:] == type(aotkit.unfuse(model)).__mro__[1:]
     assert torch.equal(loss_of(model, training), wanted)
+
+
+@pytest.mark.parametrize("options", [{}, pytest.param({"regions": ["GPT2Block"]}, marks=pytest.mark.sweep)])
+def test_dropout_as_in_eager_by_torchs_random_numbers(options):
+    training = STEPS["gpt2"].build()
+    model, eager = training.model, copy.deepcopy(training.model)
+    aotkit.fuse(model, config(random="torch", **options))
+    for _ in range(2):  # the first compiles
+        torch.testing.assert_close(gradients(model, training), gradients(eager, training))

@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("transformers")
 
 import aotkit
-from tests.fusing.models import config
+from tests.fusing.models import built, config
 from tests.integrations.models import batch, decoder
 
 GREEDY = {"do_sample": False}
@@ -64,3 +64,16 @@ def test_generated_tokens_are_eagers(way, options):
     for lengths, length in [([5, 3], 12), ([8, 9], 6), ([10, 1], 3)]:
         assert_same(lengths, length)
     assert compiled_graphs(model) == before
+
+
+@pytest.mark.sweep
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", [WHOLE, {}, {"regions": ["T5Block"]}])
+@pytest.mark.parametrize("way", ["greedy", "beams"])
+def test_an_encoder_decoder_generates_eagers_tokens(way, options):
+    eager = built("t5").model.eval()
+    model = aotkit.fuse(copy.deepcopy(eager), config(**options))
+    for lengths, length in [([5, 3], 4), ([7, 6], 9), ([9, 2], 12)]:
+        prompt = prompt_of(lengths)
+        assert torch.equal(tokens(model, prompt, length, **WAYS[way]), tokens(eager, prompt, length, **WAYS[way]))
+    assert compiled_graphs(model)

@@ -38,11 +38,10 @@ class FusedModule(nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced: Any = super().__reduce_ex__(max(protocol, 2))
-        make, args, *rest = reduced
         kind = type(self)
-        if make is not copyreg.__newobj__ or args != (kind,) or not is_fused(self):  # type: ignore[attr-defined]
-            return make, args, *rest  # it has a way of its own
-        return _empty, (kind._aotkit_fusion, kind._aotkit_original, kind._aotkit_name), *rest
+        if reduced[0] is not copyreg.__newobj__ or reduced[1] != (kind,) or not is_fused(self):  # type: ignore[attr-defined]
+            return reduced  # it has a way of its own
+        return _empty, (kind._aotkit_fusion, kind._aotkit_original, kind._aotkit_name), *reduced[2:]
 
 
 class Fusion:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from aotkit.api import *  # noqa: F403
 else:
     # What takes another second to import.
-    _LATE = {"bench": "aotkit.benchmark", "frontier": "aotkit.benchmark.frontier"}
+    _LATE = {
+        "bench": "aotkit.benchmark", "frontier": "aotkit.benchmark.frontier",
+        **dict.fromkeys(("FusionConfig", "FusionReport", "fuse", "fusion_report", "unfuse"), "aotkit.fusing"),
+    }  # fmt: skip
 
     def __getattr__(name: str) -> Any:
         if importlib.util.find_spec(f"aotkit.{name}") is not None:

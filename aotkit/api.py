@@ -54,15 +54,16 @@ if TYPE_CHECKING:  # `aotkit` imports these when they are asked for
     from aotkit import nn
     from aotkit.benchmark import bench
     from aotkit.benchmark.frontier import frontier
+    from aotkit.fusing import FusionConfig, FusionReport, fuse, fusion_report, unfuse
 
 __all__ = [
     "AotkitError", "Backend", "BudgetError", "CheckReport", "CompileError", "CompiledFunction", "DuplicateNameError",
-    "EagerCallWarning", "EagerFallbackWarning", "GraphCompiler", "Graphs", "Kernel", "MismatchError", "Partitioner",
-    "RecompilationWarning", "TraceError", "UnavailableError", "UndecidedWarning", "UnknownNameError",
-    "UnsupportedError", "backend_status", "bench", "by_region", "check", "compile", "diff", "extract", "frontier",
-    "get_backend", "get_partitioner", "list_backends", "list_partitioners", "load", "memory_efficient_fusion", "nn",
-    "partitioner_status", "register_backend", "register_partitioner", "torch_backend", "unregister_backend",
-    "unregister_partitioner",
+    "EagerCallWarning", "EagerFallbackWarning", "FusionConfig", "FusionReport", "GraphCompiler", "Graphs", "Kernel",
+    "MismatchError", "Partitioner", "RecompilationWarning", "TraceError", "UnavailableError", "UndecidedWarning",
+    "UnknownNameError", "UnsupportedError", "backend_status", "bench", "by_region", "check", "compile", "diff",
+    "extract", "frontier", "fuse", "fusion_report", "get_backend", "get_partitioner", "list_backends",
+    "list_partitioners", "load", "memory_efficient_fusion", "nn", "partitioner_status", "register_backend",
+    "register_partitioner", "torch_backend", "unfuse", "unregister_backend", "unregister_partitioner",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -56,6 +56,7 @@ def assert_prints(want, code, capsys):
 
 
 @each_page
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # TorchDynamo's, which it hides
 def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page, registry, capsys, tmp_path, monkeypatch):
     """All of its Python is one program, which messages call by the page's name: the lines of `tutorial.py`.
 

@@ -33,6 +33,7 @@ FLOORS = (
     ("compiled",),
     ("compiler",),
     ("api", "nn", "testing"),
+    ("fusing",),
     ("benchmark",),
     ("cli", "__init__"),
 )
@@ -57,7 +58,7 @@ EXAMPLES = [
     Path("tests/plugin/aotkit_example.py"),
 ]
 # Public besides aotkit.__all__.
-SUBPACKAGES = {"backends", "benchmark", "culprit", "inspection", "partitioners", "testing", "view"}
+SUBPACKAGES = {"backends", "benchmark", "culprit", "fusing", "inspection", "partitioners", "testing", "view"}
 PRIVATE_NAMES_ALLOWED = Path("aotkit/torch_private")
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 350

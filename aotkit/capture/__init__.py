@@ -12,6 +12,7 @@ from aotkit.capture.entry import Entry, Failure
 from aotkit.capture.guards import HOOKS
 from aotkit.capture.kept_graphs import KeptGraphs, as_data, graphs_from
 from aotkit.capture.later import Check, require_check
+from aotkit.capture.piece import CapturedGraph
 from aotkit.capture.recipe import Randomness, Recipe, recipe_of
 from aotkit.capture.refusals import EagerOnly, OwnError
 from aotkit.capture.shared_random import SharedRandom
@@ -21,6 +22,7 @@ __all__ = [
     "BEST",
     "HOOKS",
     "CapturedCompiler",
+    "CapturedGraph",
     "Check",
     "DirectFunction",
     "DynamoFunction",

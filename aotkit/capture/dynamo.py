@@ -137,6 +137,11 @@ class DynamoFunction:
         self._call = dynamo_compile(recipe.fn, self._compiler, dynamic, own_errors=AotkitError, too_many=too_many)
 
     @property
+    def captured(self) -> list[CapturedGraph]:
+        """The pieces of all calls so far, each once, in the order in which they were captured."""
+        return [piece for made in self._compiler.captured if (piece := made()) is not None]
+
+    @property
     def entries(self) -> int:
         """How many graphs are compiled."""
         return self._compiler.compiled

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import ref
 
 from torch.fx import GraphModule
 
@@ -26,6 +27,7 @@ class CapturedCompiler:
 
     Attributes:
         compiled: how many graphs it has compiled.
+        captured: references to the pieces that it has made, which live as long as Dynamo runs them.
         too_large: why it has not compiled others, in place of which Dynamo has made smaller ones, or none.
     """
 
@@ -35,6 +37,7 @@ class CapturedCompiler:
         self._on_error = on_error
         self._warned = False
         self.compiled = 0
+        self.captured: list[ref[CapturedGraph]] = []
         self.too_large: dict[str, None] = {}
         self.__name__ = f"aotkit_{recipe.asked_for}_{recipe.partition_name}"
 
@@ -46,6 +49,7 @@ class CapturedCompiler:
         gm, attributes = attributes_as_inputs(gm)
         recipe = self._recipe.for_inputs([*example_inputs, *attributes])
         piece = CapturedGraph(gm, attributes, recipe, self.fall_back)
+        self.captured.append(ref(piece))
         try:
             end_graph_of_foreign(gm, example_inputs)
             inputs = [*example_inputs, *as_traced(attributes, example_inputs)]

@@ -21,6 +21,7 @@ from aotkit.capture.captured_graph import (
     uncompiled_graph,
     what_is_compiled,
 )
+from aotkit.capture.eager_saved import saved_in_eager
 from aotkit.capture.kept_graphs import Made, graphs_made, keep_graphs, kept_graphs, texts_of
 from aotkit.capture.later import Later
 from aotkit.capture.recipe import Recipe
@@ -139,6 +140,16 @@ class CapturedGraph:
     def graphs(self) -> Graphs | None:
         """What was compiled."""
         return graphs_made(self.made, self._input_names, self._recipe.why_backend)
+
+    @property
+    def why_eager(self) -> str | None:
+        """Why it runs uncompiled, if it does."""
+        waits = None if self.later is None else "it is not compiled yet"
+        return str(self.error) if self.error is not None else self._eager or waits
+
+    def saved_in_eager(self) -> int | None:
+        """As for `saved_in_eager` of its graph."""
+        return saved_in_eager(self._gm)
 
     @property
     def products(self) -> Mapping[str, Product]:

@@ -10,13 +10,13 @@ import inspect
 import operator
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import torch
 
-from aotkit.capture import DirectFunction, DynamoFunction, EagerOnly, Entry, Failure, OwnError, recipe_of
+from aotkit.capture import CapturedGraph, DirectFunction, DynamoFunction, EagerOnly, Entry, Failure, OwnError, recipe_of
 from aotkit.checking import CheckReport, raise_if_different
 from aotkit.compiled.explanation import Explanation
 from aotkit.compiled.saving import save
@@ -57,7 +57,7 @@ class CompiledFunction(Generic[P, R]):
         self._direct = DirectFunction(self._recipe, check, options["on_error"], plain=capture == "auto")
         self._dynamo: DynamoFunction | None = None
         self._handed_over = ""  # why TorchDynamo has what is not compiled yet
-        self._reasons: set[str] = set()  # why calls have run eagerly
+        self.eager_reasons: set[str] = set()  # why calls have run eagerly
         if capture == "dynamo" or later:
             self._hand_over("check='later'" if later else "capture='dynamo'")
 
@@ -201,6 +201,11 @@ class CompiledFunction(Generic[P, R]):
             _launched=functools.partial(found.launched, tensors),
         )  # fmt: skip
 
+    @property
+    def captured(self) -> Sequence[CapturedGraph]:
+        """The graphs that TorchDynamo has captured so far, in all calls."""
+        return () if self._dynamo is None else self._dynamo.captured
+
     def _way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | DynamoFunction:
         """What takes such a call; compiles if need be.
 
@@ -304,8 +309,8 @@ class CompiledFunction(Generic[P, R]):
         """
         if self._options["strict"]:
             self._raise_eager(reason)
-        if reason not in self._reasons:
-            self._reasons.add(reason)
+        if reason not in self.eager_reasons:
+            self.eager_reasons.add(reason)
             warn_of_eager_call(self._recipe.name, reason)
 
 

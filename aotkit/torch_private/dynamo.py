@@ -66,7 +66,9 @@ def dynamo_compile(
     compiled, parts = _compiled_by_dynamo(fn, backend, dynamic)
     # `config.patch` would leave some memory behind in each call.
     limit: Any = config._make_closure_patcher(
-        fail_on_recompile_limit_hit=too_many is not None, recompile_limit=MOST_DYNAMO_VARIANTS
+        fail_on_recompile_limit_hit=too_many is not None,
+        recompile_limit=MOST_DYNAMO_VARIANTS,
+        skip_nnmodule_hook_guards=False,  # else hooks that a part of a module gets later would not run
     )
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ from aotkit.fusing.config import AnyConfig, config_of
 
 
 class FuseCallback(TrainerCallback):
-    """Fuses a Trainer's model: `Trainer(model, arguments, callbacks=[aotkit.FuseCallback(config)])`.
+    """Fuses a Trainer's model: `Trainer(model, arguments, callbacks=[FuseCallback(config)])`.
 
     It does so before the Trainer wraps the model, and once more where `model_init` has made another. The model stays
     fused after training; one that is fused already stays as it is.

@@ -23,7 +23,8 @@ OPTIONS = (
     "--iree-input-demote-f64-to-f32=false",  # which `_of_one_turn` needs
 )
 aten = torch.ops.aten
-LACKS = {
+LACKS: dict[Any, str] = {
+    **dict.fromkeys([aten.maximum.default, aten.minimum.default], "IREE loses NaN there"),
     torch.float64: "IREE computes float64 in float32, or has no functions of it",
     torch.uint8: "IREE takes uint8 for int8",
     torch.int8: "IREE's compiler crashes on int8",

@@ -20,7 +20,8 @@ def values(dtype):
     else:
         x = torch.tensor(HARD if dtype.is_floating_point else WHOLE, dtype=dtype)
         if dtype in (torch.int64, torch.int32):
-            x = torch.where(x == 12, torch.iinfo(dtype).max, x)
+            # An angle beyond 1e15 is more than IREE's sine can take.
+            x = torch.where(x == 12, min(torch.iinfo(dtype).max, 2**40), x)
     return x[:, None].expand(16, 16).contiguous(), x.expand(16, 16).contiguous()
 
 

@@ -16,7 +16,7 @@ LOCK := $(if $(shell command -v flock),flock Makefile)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types core docs screenshots models private-names sweep wheel clean
+.PHONY: help install demo test lint types core docs screenshots models private-names compilers sweep wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +59,11 @@ models: install  ## train models of public libraries, compiled, and write docs/m
 
 private-names: install  ## write which private names of torch are used, and are in the torch that is installed
 	$(PY) -m tests.torch_private.private_names
+
+compilers:  ## test the backends of other compilers, in an environment of their own (3 GB, half an hour)
+	@$(LOCK) $(MAKE) -s --no-print-directory VENV=.venv-compilers .venv-compilers/.installed
+	@.venv-compilers/bin/python -m pip --disable-pip-version-check -qq install -e '.[iree,jax,onnxruntime,tvm]' torch==$(TORCH)
+	OMP_NUM_THREADS=1 .venv-compilers/bin/python -m pytest -n 2 -m 'sweep or not sweep' tests/backends/test_foreign.py tests/backends/test_compilers.py
 
 sweep: install  ## run the long comparisons: random calls, all pairs of the matrix, false alarms, all operators, large models (hours; continues)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -m sweep --ignore=tests/sweep

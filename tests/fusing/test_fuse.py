@@ -25,7 +25,7 @@ BLOCKS = {
     "wav2vec2": "Wav2Vec2FeedForward", "longt5": "LongT5DenseActDense", "switch_transformers":
     "SwitchTransformersDenseActDense", "segformer": None, "opt": None, "mixtral": None,
 }  # fmt: skip
-FAST = ["gpt2", "llama", "t5", "bert", "vit", "opt"]
+FAST = ["gpt2", "llama", "bert", "vit"]
 WHOLE = {"memory_efficient_fusion": True}
 CASES = [pytest.param(name, {}, marks=[] if name in FAST else pytest.mark.sweep, id=name) for name in BLOCKS]
 CASES += [pytest.param(name, WHOLE, marks=pytest.mark.sweep, id=f"{name}-whole") for name in BLOCKS]

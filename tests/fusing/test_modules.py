@@ -115,6 +115,7 @@ class Deep(nn.Module):
         return x, places[19]
 
 
+@pytest.mark.sweep
 def test_modules_that_differ_are_compiled_for_a_few_at_a_time():
     model = Deep()
     wanted = model(X)

@@ -156,6 +156,7 @@ def test_its_kernel_in_the_interpreter():
     run("pytest", "-q", "-p", "no:cacheprovider", "tests/nn/interpreted/test_ngram_kernel.py", TRITON_INTERPRET="1")
 
 
+@pytest.mark.sweep
 def test_its_kernel_compiles_for_a_gpu_that_is_not_there(tmp_path):
     """And neither Triton nor transformers is imported before it is needed."""
     run("tests.nn.interpreted.compiled", TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")

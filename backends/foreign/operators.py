@@ -85,6 +85,8 @@ def _unlike(node: Node) -> str | None:
     are_truths = all(i.meta["val"].dtype is torch.bool for i in node.all_input_nodes)
     if (node.target in ARITHMETIC and value.dtype is torch.bool) or (node.target in COMPARISONS and are_truths):
         return "arithmetic of truth values"
+    if node.target in COMPARISONS and node.args[0] is node.args[1]:
+        return "a comparison with itself, which compilers fold as if there was no NaN"
     if node.target is aten.pow.Tensor_Scalar and node.args[1] not in _powers(value.dtype):
         return "a power that consists of no products, quotients or roots"
     if node.target in FUNCTIONS and not value.dtype.is_floating_point:

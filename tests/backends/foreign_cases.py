@@ -71,7 +71,7 @@ NUMBERS = {
         x + torch.arange(1, 33, 2),
     ),
     "to": lambda x, y: (
-        *((x != x).to(d) for d in ops.DTYPES),
+        *((x > y).to(d) for d in ops.DTYPES),
         *(torch.where((x < 50) & (x > -50), x, 3).to(d) for d in ops.DTYPES if d not in (torch.bool, torch.uint8)),
         torch.where((x > 0) & (x < 50), x, 3).to(torch.uint8),
         x.to(torch.bool),

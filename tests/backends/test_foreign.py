@@ -235,6 +235,7 @@ REASONS = {
     "operator of a type": (lambda x: x.half().exp() * 2, "exp", "no exp of half precision"),
     "no elements": (lambda x: x[:0] * 2, "mul", "a tensor without elements"),
     "power": (lambda x: x**2.5 + 1, "pow_1", "a power that consists of no products, quotients or roots"),
+    "itself": (lambda x: torch.where(x != x, 0.0, x), "ne", "a comparison with itself"),
     "truth values": (lambda x: (x > 0) * (x > 1) * 2, "mul", "arithmetic of truth values"),
 }
 

@@ -28,6 +28,11 @@ LACKS: dict[Any, str] = {
     torch.float64: "IREE computes float64 in float32, or has no functions of it",
     torch.uint8: "IREE takes uint8 for int8",
     torch.int8: "IREE's compiler crashes on int8",
+    **{
+        (angle, dtype): "IREE does not round a whole number to float32 before its sine"
+        for angle in (aten.sin.default, aten.cos.default)
+        for dtype in (torch.int64, torch.int32, torch.int16)
+    },
 }
 
 

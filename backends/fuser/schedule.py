@@ -123,7 +123,7 @@ def _chosen(loops: Loops, kernel: Kernel) -> Schedule:
         if programs <= limits.MULTIPROCESSORS:
             elements = limits.FEWEST
         warps = _warps(row_block * inner_block, elements)
-        if length <= 2 * inner_block and kernel.shares == 1:
+        if length <= 2 * inner_block and kernel.shares == 1 and len(_wide(kernel)) <= 2:  # there are registers for it
             inner_block = power_of_two(length)
     else:
         row_block, inner_block, elements = _row_tile(loops, kernel, count, inner)

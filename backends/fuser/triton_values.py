@@ -130,7 +130,8 @@ class Values:
         if inner and node in self._eviction and self._schedule.stages > 1:
             other += f', eviction_policy="{self._eviction[node]}"'
         place = f"{self._address(strides, offset)} + zero{chosen}"
-        if (width := read_at_a_time(self._loops, node, self._schedule.inner)) > 1:
+        width = min(self._schedule.inner_block, read_at_a_time(self._loops, node, self._schedule.inner))
+        if width > 1:  # chunks begin at multiples of it
             last = self._schedule.inner[-1]
             rest = self._address(tuple(term for term in strides if term[0] != last), offset)
             near = f"tl.multiple_of({self._numbered[last]} + zero{chosen}, (1, {width}))"

@@ -174,6 +174,7 @@ def test_a_part_that_no_axes_make_up_leaves_the_rest_fused():
     assert not any(region.failure for region in forward.regions)
 
 
+@pytest.mark.sweep
 def test_a_forked_process_leaves_the_folder_of_its_parent():
     code = """
 import os, sys

@@ -268,6 +268,7 @@ def test_what_is_saved_is_loaded(tmp_path):
     torch.testing.assert_close(step(x), (x.exp() + 1).softmax(-1).square())
 
 
+@pytest.mark.sweep
 def test_it_trains_a_model_right(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(fuser_tuned.ENGINES["cpu"].tuning, "measure", clock)

@@ -46,6 +46,7 @@ def test_another_backend_starts_no_program():
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.sweep
 def test_a_second_process_compiles_and_probes_nothing():
     """In the user's cache, which is warm in all but the first run of the tests: probing takes 20 seconds."""
 

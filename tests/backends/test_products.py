@@ -238,7 +238,7 @@ class Noted(Interpreter):
         return value
 
 
-@pytest.mark.parametrize("first", range(0, 60, 15))
+@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.sweep) for n in (15, 30, 45))])
 def test_random_programs(first, any_size):
     pads = 0
     for seed in range(first, first + 15):

@@ -37,6 +37,7 @@ def test_a_step_with_dropout_takes_no_more_memory_than_in_eager(peaks):
     assert own <= 1.01 * eager
 
 
+@pytest.mark.sweep
 def test_with_layer_norm_before_dropout_it_takes_much_less(peaks):
     """What is made of random bits and x is not stored for the several kernels that read it."""
     eager, own = peaks("ln pre")

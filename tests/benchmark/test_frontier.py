@@ -35,6 +35,7 @@ def point(found, partition, limit=None):
     return only
 
 
+@pytest.mark.sweep
 def test_every_partitioner_and_every_budget_has_a_point(mlp):
     wanted = [(name, None) for name in aotkit.list_partitioners()]
     wanted += [(family, fraction) for family in FAMILIES for fraction in FRACTIONS]

@@ -113,6 +113,7 @@ def test_without_transformers_the_others_are_cut(small, monkeypatch):
     assert report.json()["rows"][0]["evaluation"] is None
 
 
+@pytest.mark.sweep
 def test_each_partitioner_gets_the_same_graph_and_the_budget_ends_with_its_call(small):
     joint = joint_of(small, {})
     before = [(node.name, str(node.args)) for node in joint.gm.graph.nodes]
@@ -125,6 +126,7 @@ def test_each_partitioner_gets_the_same_graph_and_the_budget_ends_with_its_call(
     assert saved[0] > saved[1]
 
 
+@pytest.mark.sweep
 def test_convolutional_models_are_traced_at_their_real_sizes():
     convolutions = torch.ops.aten.convolution.default
     for model, count, images in (("resnet50", 53, (32, 3, 224, 224)), ("unet", 23, (8, 3, 256, 256))):

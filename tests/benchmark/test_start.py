@@ -80,6 +80,7 @@ def test_importing_aotkit_counts():
     assert {"aotkit.api", "aotkit.compiler", "functorch", "torch._dynamo", "torch._inductor"}.isdisjoint(imported)
 
 
+@pytest.mark.sweep
 def test_each_step_is_the_first_of_a_process():
     told = []
     eager, broken = measure(["mlp"], ["no such way"], rounds=2, progress=told.append).rows

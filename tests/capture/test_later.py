@@ -343,6 +343,7 @@ def test_without_the_helper_it_is_compiled_here(asked, compilations):
     assert asked[2].said == ""
 
 
+@pytest.mark.sweep
 def test_the_helper_ends_with_the_program():
     program = """if True:
         import torch, aotkit

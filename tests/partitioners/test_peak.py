@@ -219,6 +219,7 @@ def random_paths(seed, places=6, steps=8):
     return paths, found
 
 
+@pytest.mark.sweep
 def test_paths_are_the_best_of_all():
     for seed in range(20):
         paths, found = random_paths(seed)

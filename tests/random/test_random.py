@@ -168,6 +168,7 @@ def test_rand_is_below_one_in_every_type(dtype):
     assert_probable((u.double().mean().item() - u.double().unique().mean().item()) / math.sqrt(1 / 12 / 2**18))
 
 
+@pytest.mark.sweep
 def test_randperm_is_a_uniform_permutation():
     permutations = torch.stack(drawn(lambda: [torch.randperm(4) for _ in range(5000)]))
     assert torch.equal(permutations.sort(1).values, torch.arange(4).expand(5000, 4))

@@ -141,6 +141,7 @@ def test_inductor_draws_what_eager_draws(fn):
             torch.testing.assert_close(got, fn(INPUT), rtol=1e-6, atol=1e-6)  # logarithms of float32, in float64
 
 
+@pytest.mark.sweep
 def test_elements_beyond_32_bits_by_inductor(monkeypatch):
     """What many elements need, for few of them: indices in 64 bits."""
     monkeypatch.setattr(draws, "LARGEST_INT32", 10)

@@ -175,6 +175,7 @@ class Model(nn.Module):
         return F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
+@pytest.mark.sweep
 @pytest.mark.thinned
 @pytest.mark.parametrize("backend", ["fuser", "inductor"])
 @pytest.mark.parametrize("partition", ["default", "nx_min_cut"])

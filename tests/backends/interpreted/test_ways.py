@@ -154,7 +154,7 @@ def instance_norm(x):
     return F.leaky_relu(F.instance_norm(x))
 
 
-@case(SMALL, "chunks", "exponentials", x=(17, 17))
+@case(SMALL, "chunks", "exponentials", x=(37, 37))
 def with_its_transpose(x):
     return x + x.t() * 2 + x.softmax(0)
 

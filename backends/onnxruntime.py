@@ -25,6 +25,7 @@ LACKS: dict[Any, str] = {
     **dict.fromkeys([aten.amax.default, aten.amin.default], "ONNX Runtime loses NaN there"),
     **dict.fromkeys(UNEXAMINED, "nobody has compared what ONNX Runtime computes in this type with ATen"),
     torch.bfloat16: "ONNX Runtime has hardly a kernel for bfloat16 on a CPU",
+    (aten.erf.default, torch.float64): "ONNX Runtime has no erf of float64",
 }
 
 

@@ -5,7 +5,6 @@ Two sources, looked up in this order: objects registered in this process with `r
 (pyproject.toml); nothing is imported until its name is asked for.
 """
 
-import difflib
 import functools
 import os
 import re
@@ -18,6 +17,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from aotkit.errors import AotkitError, DuplicateNameError, UnavailableError, UnknownNameError
 from aotkit.interfaces import Backend, GraphCompiler, Partitioner
+from aotkit.text import nearest
 
 AUTO = "auto"  # no name of one: `compile` chooses
 T = TypeVar("T")
@@ -107,9 +107,9 @@ class Registry(Generic[T]):
                 f"no {self.kind} is registered at all: aotkit is imported but not installed. "
                 "Run `pip install -e .` in its checkout."
             )
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        return UnknownNameError(f"no {self.kind} is named {name!r}.{hint} Registered: {', '.join(names)}.")
+        return UnknownNameError(
+            f"no {self.kind} is named {name!r}.{nearest(name, names)} Registered: {', '.join(names)}."
+        )
 
 
 @functools.lru_cache(maxsize=2)  # groups

@@ -1,7 +1,6 @@
 """What to fuse, and how: as a dataclass, as a dict with the keys that OSLO had, or as a file of that."""
 
 import dataclasses
-import difflib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from aotkit.capture import Check, Randomness
 from aotkit.errors import UnavailableError, UnknownNameError, UnsupportedError
 from aotkit.interfaces import Partitioner
 from aotkit.registry import BackendSpec
-from aotkit.text import listed
+from aotkit.text import listed, nearest
 
 MOST_LISTED = 20
 SECTION = "kernel_fusion"
@@ -131,6 +130,6 @@ def require_known(what: str, name: str, known: Iterable[str]) -> None:
     known = [*known]
     if name in known:
         return
-    close = difflib.get_close_matches(str(name), known, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise UnknownNameError(f"no {what} is named {name!r}.{hint} There are: {listed(known, MOST_LISTED)}.")
+    raise UnknownNameError(
+        f"no {what} is named {name!r}.{nearest(str(name), known)} There are: {listed(known, MOST_LISTED)}."
+    )

@@ -11,7 +11,7 @@ from aotkit.stages.chunks import compile_with_chunks, load_with_chunks
 from aotkit.stages.cuda_graphs import with_cuda_graphs
 from aotkit.stages.graph_launches import Around, BlackBox, Explained, Kernel, Operators, computes, explained
 from aotkit.stages.pipeline import Pipeline
-from aotkit.stages.regions import Region, Regions, subgraph
+from aotkit.stages.regions import Region, Regions, computing, places_read
 
 __all__ = [
     "Around",
@@ -27,9 +27,10 @@ __all__ = [
     "boxed_call",
     "compile_with_chunks",
     "computes",
+    "computing",
     "explained",
     "load_with_chunks",
+    "places_read",
     "regions",
-    "subgraph",
     "with_cuda_graphs",
 ]

@@ -1,5 +1,6 @@
 """Names, numbers and paths in one line, and sums of numbers that may be unknown."""
 
+import difflib
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,12 @@ def printable(text: str) -> str:
 def is_installed(filename: str) -> bool:
     """Whether this source file is an installed package's, which its users did not write."""
     return not {"site-packages", "dist-packages"}.isdisjoint(filename.split(os.sep))
+
+
+def nearest(name: str, names: Sequence[str]) -> str:
+    """` Did you mean 'inductor'?`, if one of the names is like this one."""
+    close = difflib.get_close_matches(name, names, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

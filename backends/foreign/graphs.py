@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from aotkit.backends.foreign.spelling import respell
 from aotkit.interfaces import GraphCompiler
 from aotkit.passes import results_of, views_behind
-from aotkit.stages import boxed_call, subgraph
+from aotkit.stages import boxed_call, computing, places_read
 
 Execute = Callable[[list[Tensor]], Sequence[Tensor]]
 Build = Callable[[GraphModule], Callable[[], Execute]]
@@ -45,16 +45,16 @@ class ForeignGraph:
         sources = [n for n in gm.graph.nodes if n.op in ("placeholder", "get_attr")]
         self._constants = [getattr(gm, str(n.target)) for n in sources if n.op == "get_attr"]
         computed = _computed(gm, sources)
-        part = _computing(gm, sources, computed)
-        self._reads = _places(sources, part)
+        part = computing(gm, sources, computed)
+        self._reads = places_read(sources, part)
         respell(part)
         self._make = build(part) if computed else None
         self._free: list[Execute] = []
         self._are_shared: list[bool] | None = None  # for each result, whether it is in memory of something else
         self._strides = [None if v.is_contiguous() else v.stride() for v in (n.meta["val"] for n in computed)]
-        rest = _computing(gm, [*computed, *sources], results_of(gm))
+        rest = computing(gm, [*computed, *sources], results_of(gm))
         self._rest = boxed_call(rest)
-        self._rest_reads = _places([*computed, *sources], rest)
+        self._rest_reads = places_read([*computed, *sources], rest)
         self._is_all = [*results_of(gm)] == computed
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
@@ -93,21 +93,6 @@ def _computed(gm: GraphModule, sources: Sequence[Node]) -> list[Node]:
 def _base(node: Node) -> Node:
     """The tensor that a node is a view of, or the node itself."""
     return next(n for n in views_behind(node) if isinstance(n.meta.get("val"), Tensor))
-
-
-def _computing(gm: GraphModule, known: Sequence[Node], results: Sequence[Any]) -> GraphModule:
-    """The part of a graph that computes results of what is known; its inputs are what it reads of that."""
-    needed, given = {r for r in results if isinstance(r, Node)}, set(known)
-    for node in reversed(gm.graph.nodes):
-        if node in needed and node not in given:
-            needed.update(node.all_input_nodes)
-    return subgraph(gm, needed - given, [n for n in known if n in needed], results)
-
-
-def _places(known: Sequence[Node], part: GraphModule) -> list[int]:
-    """Which of the known nodes are inputs of a part."""
-    names = [n.name for n in known]
-    return [names.index(n.name) for n in part.graph.find_nodes(op="placeholder")]
 
 
 def _ready(x: Tensor) -> Tensor:

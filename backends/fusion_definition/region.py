@@ -15,7 +15,7 @@ from aotkit.backends.fusion_definition.fusion import Fusion, Strides, fusion_of
 from aotkit.backends.fusion_definition.open_sizes import OpenRegion, open_numbers
 from aotkit.backends.fusion_definition.shapes import VIEWS
 from aotkit.errors import CompileError
-from aotkit.stages import Kernel, Operators, subgraph
+from aotkit.stages import Kernel, Operators, computing, places_read
 from aotkit.torch_private.fx import boxed
 
 MOST_LAYOUTS = 8
@@ -38,7 +38,7 @@ class Region:
         inputs = gm.graph.find_nodes(op="placeholder")
         results: Sequence[Any] = gm.graph.output_node().args[0]  # type: ignore[assignment]
         self._operations = [n.name for n in fused.graph.nodes if n.op == "call_function"]
-        self._reads = _indices(inputs, fused)
+        self._reads = places_read(inputs, fused)
         self._numbers = lift_numbers(fused.graph)
         device = computed[0].meta["val"].device
         # Not of `self`, which would keep itself, and with it its fusions.
@@ -46,7 +46,7 @@ class Region:
         first = _strides([n.meta["val"] for n in fused.graph.find_nodes(op="placeholder")])
         self._last: tuple[Strides, Fusion] = first, self._fusion(first)
         self._is_all = list(results) == computed
-        self._keeps = _indices(inputs, _computing(gm, [*computed, *inputs], results))
+        self._keeps = places_read(inputs, computing(gm, [*computed, *inputs], results))
         self._rest = _Rest(gm, [*computed, *map(inputs.__getitem__, self._keeps)], results)
         self.source = engine.version()
 
@@ -96,8 +96,8 @@ class _Rest:
     """
 
     def __init__(self, gm: GraphModule, known: Sequence[Node], results: Sequence[Any]) -> None:
-        part = _computing(gm, known, results)
-        self._reads = _indices(known, part)
+        part = computing(gm, known, results)
+        self._reads = places_read(known, part)
         computes = any(n.op == "call_function" for n in part.graph.nodes)
         self._order = None if computes else _order(known, results)
         self._run, self.apart = boxed(part), Operators(part)
@@ -136,7 +136,7 @@ def compile_region(engine: Engine, gm: GraphModule, device_type: str) -> Callabl
     shape_indices(gm.graph)
     results = filter(None, map(_computed, gm.graph.output_node().all_input_nodes))
     computed = [n for n in dict.fromkeys(results) if n.meta["val"].device.type == device_type]
-    fused = _computing(gm, inputs, computed)
+    fused = computing(gm, inputs, computed)
     if not fused.graph.find_nodes(op="placeholder"):
         gm.recompile()
         return gm
@@ -148,21 +148,6 @@ def _computed(node: Node) -> Node | None:
     while node.target in VIEWS or (node.target is operator.getitem and node.all_input_nodes[0].target in VIEWS):
         node = node.all_input_nodes[0]
     return node if node.op == "call_function" else None
-
-
-def _computing(gm: GraphModule, inputs: Sequence[Node], results: Sequence[Any]) -> GraphModule:
-    """The part of a graph that computes these results from these nodes; its inputs are those nodes that it reads."""
-    needed, known = {r for r in results if isinstance(r, Node)}, set(inputs)
-    for node in reversed(gm.graph.nodes):
-        if node in needed and node not in known:
-            needed.update(node.all_input_nodes)
-    return subgraph(gm, needed - known, [n for n in inputs if n in needed], results)
-
-
-def _indices(inputs: Sequence[Node], part: GraphModule) -> list[int]:
-    """Which of the inputs a part of the graph reads."""
-    read = {n.name for n in part.graph.find_nodes(op="placeholder")}
-    return [i for i, n in enumerate(inputs) if n.name in read]
 
 
 def _strides(tensors: list[Tensor]) -> Strides:

@@ -4,7 +4,7 @@ from aotkit.passes import Region, Regions
 from aotkit.stages.regions.backend import loads_of, options_of, shared
 from aotkit.stages.regions.division import Choice, Options, RegionCompiler
 from aotkit.stages.regions.kept import Load, load
-from aotkit.stages.regions.parts import subgraph
+from aotkit.stages.regions.parts import computing, places_read
 
 __all__ = [
     "Choice",
@@ -13,9 +13,10 @@ __all__ = [
     "Region",
     "RegionCompiler",
     "Regions",
+    "computing",
     "load",
     "loads_of",
     "options_of",
+    "places_read",
     "shared",
-    "subgraph",
 ]

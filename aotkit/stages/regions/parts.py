@@ -67,6 +67,21 @@ def subgraph(gm: GraphModule, nodes: Iterable[Node], inputs: Sequence[Node], out
     return graph_module(gm, graph)
 
 
+def computing(gm: GraphModule, known: Sequence[Node], results: Sequence[Any]) -> GraphModule:
+    """The part of a graph that computes results of what is known; its inputs are what it reads of that, in order."""
+    needed, given = {r for r in results if isinstance(r, Node)}, set(known)
+    for node in reversed(gm.graph.nodes):
+        if node in needed and node not in given:
+            needed.update(node.all_input_nodes)
+    return subgraph(gm, needed - given, [n for n in known if n in needed], results)
+
+
+def places_read(known: Sequence[Node], part: GraphModule) -> list[int]:
+    """Which of the known nodes such a part reads."""
+    read = {n.name for n in part.graph.find_nodes(op="placeholder")}
+    return [i for i, n in enumerate(known) if n.name in read]
+
+
 def parts_in_order(gm: GraphModule, ops: Operations, regions: Sequence[Part]) -> list[Part]:
     """The regions, and between them what is left of the graph, in an order in which each has what it reads.
 

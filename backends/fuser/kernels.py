@@ -83,9 +83,9 @@ class Kernel:
         telling = [name for name in found if name not in PLAIN] or [*found]
         return "_".join([f"kernel{number}", *telling[:MOST_NAMES]])
 
-    def reduce_over(self, inner: frozenset[int], length: int, shares: int) -> None:
-        """Give each program rows along these axes, or shares of rows."""
-        self.share = -(-length // (limits.SHARED_CHUNK * shares)) * limits.SHARED_CHUNK
+    def reduce_over(self, inner: frozenset[int], length: int, shares: int, unit: int) -> None:
+        """Give each program rows along these axes, or shares of rows, in multiples of so many elements."""
+        self.share = -(-length // (unit * shares)) * unit
         self.inner, self.shares = inner, max(1, -(-length // self.share)) if shares > 1 else 1
 
 

@@ -20,7 +20,7 @@ from aotkit.backends.fuser.kernels import Buffer, Kernel, Partial, Store
 from aotkit.backends.fuser.loops import Loops, Node, Result, Strides
 from aotkit.backends.fuser.pairs import Pair, squares
 from aotkit.backends.fuser.schedule import layout, power_of_two
-from aotkit.backends.fuser.shares import around_one_center, elements_of_part, own_squares, shares
+from aotkit.backends.fuser.shares import around_one_center, elements_of_part, own_squares, shares, unit
 from aotkit.backends.fuser.values import below
 
 
@@ -114,7 +114,7 @@ class Plan:
             if kernel.domain == domain and kernel.inner and kernel.inner < over and original not in self._fed_back:
                 return self._reduce_in_two(original, node, kernel.inner)
         kernel = self._kernel(domain)
-        kernel.reduce_over(over, self.loops.size(over), self._shares(original, domain, over))
+        self._reduce_over(kernel, original, over, self._shares(original, domain, over))
         self._inline(kernel, original, node)
 
     def _reduce_in_two(self, original: Node, node: Node, first: frozenset[int]) -> None:
@@ -140,11 +140,14 @@ class Plan:
         if kernel.inner is None:
             if original in self._fed_back and shares > 1:
                 return False
-            kernel.reduce_over(over, self.loops.size(over), shares)
+            self._reduce_over(kernel, original, over, shares)
         return kernel.shares == 1 or original not in self._fed_back or shares > 1
 
     def _shares(self, reduction: Node, domain: frozenset[int], over: frozenset[int]) -> int:
         return shares(self.loops, reduction, domain, over, reduction in self._fed_back)
+
+    def _reduce_over(self, kernel: Kernel, reduction: Node, over: frozenset[int], shares: int) -> None:
+        kernel.reduce_over(over, self.loops.size(over), shares, unit(self.loops, reduction, over))
 
     def _adds_up(self, kernel: Kernel, node: Node) -> bool:
         """Whether a reduction over rows can be one of this kernel."""

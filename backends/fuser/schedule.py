@@ -71,7 +71,7 @@ def _around(loops: Loops, kernel: Kernel, own: Schedule, factors: Mapping[str, f
     """Another tile. Rows that are added up stay whole, by as many programs; chunks of a shared row divide a share."""
     count, length = loops.size(kernel.summed or own.rows), loops.size(own.inner)
     row_block = min(_times(own.row_block, factors.get("rows")), power_of_two(count))
-    widest = power_of_two(length) if kernel.shares == 1 else limits.SHARED_CHUNK
+    widest = power_of_two(length) if kernel.shares == 1 else _longest_chunk(kernel)
     inner_block = min(_times(own.inner_block, factors.get("inner")), widest)
     tile = row_block * inner_block
     is_narrow = inner_block < min(own.inner_block, limits.NARROWEST)
@@ -114,12 +114,12 @@ def _chosen(loops: Loops, kernel: Kernel) -> Schedule:
     count, length = loops.size(rows), loops.size(inner)
     if rows and not nearest <= kernel.inner:
         row_block = _block(loops.sizes[rows[-1]], limits.SIDE)
-        while row_block > limits.NEIGHBOURS and count // row_block * kernel.shares < 2 * limits.MULTIPROCESSORS:
+        while row_block > limits.NEIGHBOURS and count // row_block * kernel.shares < limits.MULTIPROCESSORS:
             row_block //= 2
-        inner_block = _column_chunk(loops, inner, row_block)
+        inner_block = _column_chunk(loops, kernel, inner, row_block)
         # Within a thread, a sum costs least; the fewer programs there are, the more warps of each read.
         programs = -(-count // row_block) * kernel.shares
-        elements = limits.MANY if programs >= limits.PROGRAMS else limits.SOME
+        elements = limits.MANY if programs > limits.PROGRAMS else limits.SOME
         if programs <= limits.MULTIPROCESSORS:
             elements = limits.FEWEST
         warps = _warps(row_block * inner_block, elements)
@@ -130,13 +130,21 @@ def _chosen(loops: Loops, kernel: Kernel) -> Schedule:
         warps = _warps(row_block * inner_block, elements)
     whole = inner_block >= length and kernel.shares == 1
     grid, tile = (-(-count // row_block), kernel.shares), row_block * inner_block
-    stages = 1 if whole or not _waits(kernel, row_block) else _stages(kernel, tile, limits.CHUNKS_UNDER_WAY)
+    is_copied = not rows or nearest <= kernel.inner or loops.sizes[rows[-1]] % limits.WORD == 0
+    waits = is_copied and not whole and _waits(kernel, row_block)
+    stages = _stages(kernel, tile, limits.CHUNKS_UNDER_WAY) if waits else 1
     return Schedule(rows, inner, row_block, inner_block, whole, 1, grid, warps, stages)
 
 
-def _column_chunk(loops: Loops, inner: tuple[int, ...], row_block: int) -> int:
+def _longest_chunk(kernel: Kernel) -> int:
+    """Elements, at most, of a tile of a shared row, so that no tile is of two shares."""
+    return math.gcd(limits.SHARED_CHUNK, kernel.share)
+
+
+def _column_chunk(loops: Loops, kernel: Kernel, inner: tuple[int, ...], row_block: int) -> int:
     """Elements of a column in a tile; where they divide the innermost axis, what varies along others is one number."""
-    block = _block(loops.size(inner), min(limits.SHARED_CHUNK, max(16, limits.TILE // row_block)))
+    most = _longest_chunk(kernel) if kernel.shares > 1 else limits.SHARED_CHUNK
+    block = _block(loops.size(inner), min(most, max(16, limits.TILE // row_block)))
     dividing = math.gcd(block, loops.sizes[inner[-1]]) if len(inner) > 1 else block
     return dividing if dividing >= limits.NARROWEST else block
 
@@ -179,7 +187,7 @@ def _row_tile(loops: Loops, kernel: Kernel, count: int, inner: tuple[int, ...]) 
     """Rows and elements of a row in a tile, and elements of a thread."""
     length = loops.size(inner)
     if kernel.shares > 1:
-        return 1, limits.SHARED_CHUNK, limits.FEW if count == 1 or _waits(kernel, 1) else limits.FEWEST
+        return 1, _longest_chunk(kernel), limits.FEW if count == 1 or _waits(kernel, 1) else limits.FEWEST
     if power_of_two(length) > limits.LONGEST_WHOLE_ROW:
         half = limits.CHUNK // 2
         # Where chunks divide the axis of neighbours, what varies along others alone is one number for a chunk.
@@ -187,7 +195,8 @@ def _row_tile(loops: Loops, kernel: Kernel, count: int, inner: tuple[int, ...]) 
         return 1, half if is_half else limits.CHUNK, limits.SOME
     inner_block = power_of_two(length)
     row_block = _block(count, max(1, limits.TILE // inner_block))
-    while row_block > 1 and count // row_block < 2 * limits.MULTIPROCESSORS:
+    enough = 2 * limits.MULTIPROCESSORS if kernel.summed else limits.PROGRAMS
+    while row_block > 1 and count // row_block < enough:
         row_block //= 2
     is_light = len(_wide(kernel)) == 1 and not any(n.does(DRAWS) for n in below(kernel.anchors))
     is_many = inner_block >= limits.TILE // 4 and count // row_block >= 2 * limits.PROGRAMS
@@ -220,13 +229,15 @@ def _waits(kernel: Kernel, row_block: int) -> bool:
 
     Where there are exponentials, that takes longer (a cross entropy, H200: 455 us, and 669 with stages).
     """
-    return row_block >= limits.SIDE // 2 or "squares" in _pairs(kernel)
+    narrowest = limits.SIDE // 4 if kernel.shares > 1 else limits.SIDE // 2
+    return row_block >= narrowest or "squares" in _pairs(kernel)
 
 
 def _stages(kernel: Kernel, tile: int, most: int) -> int:
-    """How many rows or chunks can be on their way: all but one are in shared memory."""
+    """How many rows or chunks can be on their way: all but one are in shared memory. Two are slower than one."""
     nbytes = tile * sum(n.type.itemsize for n in _wide(kernel))
-    return min(limits.STAGES, 1 + most // nbytes) if nbytes else 1
+    stages = min(limits.STAGES, 1 + most // nbytes) if nbytes else 1
+    return stages if stages > 2 else 1
 
 
 def _wide(kernel: Kernel) -> list[Node]:

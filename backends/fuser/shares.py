@@ -32,6 +32,11 @@ def shares(loops: Loops, reduction: Node, domain: frozenset[int], over: frozense
     return max(least, min(limits.PROGRAMS // programs, length * together // 4096))
 
 
+def unit(loops: Loops, reduction: Node, over: frozenset[int]) -> int:
+    """Of how many elements a program's share is a multiple; a tile of a column is short."""
+    return limits.SHARED_CHUNK if _nearest(loops, reduction) in over else limits.SHARED_COLUMN
+
+
 def _nearest(loops: Loops, reduction: Node) -> int | None:
     """The axis along which the largest tensor that it reads has its neighbours."""
     loads = [n for n in below([reduction]) if n.kind == "load" and n.data[-2]]

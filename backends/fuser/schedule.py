@@ -102,7 +102,7 @@ def _times(number: int, factor: float | None) -> int:
 def _chosen(loops: Loops, kernel: Kernel) -> Schedule:
     order, nearest = layout(loops, kernel)
     if kernel.inner is None:
-        return _crossing(loops, order, nearest) if len(nearest) > 1 else _flat(loops, order)
+        return _crossing(loops, order, nearest) if len(nearest) > 1 else _flat(loops, kernel, order)
     inner = tuple(a for a in order if a in kernel.inner)
     kept = [a for a in order if a in kernel.rows - kernel.summed]
     rows = (*kept, *(a for a in order if a in kernel.summed))
@@ -149,7 +149,7 @@ def _column_chunk(loops: Loops, kernel: Kernel, inner: tuple[int, ...], row_bloc
     return dividing if dividing >= limits.NARROWEST else block
 
 
-def _flat(loops: Loops, order: list[int]) -> Schedule:
+def _flat(loops: Loops, kernel: Kernel, order: list[int]) -> Schedule:
     """All elements one after the other; in tiles of rows, of which what is the same for a row is computed once."""
     size = loops.size(order)
     block = _block(size, limits.FLAT)
@@ -162,7 +162,8 @@ def _flat(loops: Loops, order: list[int]) -> Schedule:
     row_block = block // inner_block
     grid = -(-loops.size(rows) // row_block) * -(-loops.size(inner) // inner_block)
     is_large = grid >= 2 * limits.PROGRAMS and inner_block >= limits.FLAT // 4
-    warps = _warps(block, limits.SOME if is_large else limits.FEW)
+    is_narrow = all(n.type.itemsize <= 2 for n in _wide(kernel))  # so a thread reads 32 bytes of each
+    warps = _warps(block, limits.SOME if is_large and is_narrow else limits.FEW)
     return Schedule(rows, inner, row_block, inner_block, False, 1, (grid, 1), min(4, warps), 1)
 
 

@@ -114,7 +114,8 @@ def _chosen(loops: Loops, kernel: Kernel) -> Schedule:
     count, length = loops.size(rows), loops.size(inner)
     if rows and not nearest <= kernel.inner:
         row_block = _block(loops.sizes[rows[-1]], limits.SIDE)
-        while row_block > limits.NEIGHBOURS and count // row_block * kernel.shares < limits.MULTIPROCESSORS:
+        enough = limits.MULTIPROCESSORS if kernel.shares > 1 else 2 * limits.MULTIPROCESSORS
+        while row_block > limits.NEIGHBOURS and count // row_block * kernel.shares < enough:
             row_block //= 2
         inner_block = _column_chunk(loops, kernel, inner, row_block)
         # Within a thread, a sum costs least; the fewer programs there are, the more warps of each read.

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from aotkit.backends.fusion_definition.decompositions import lowered_decompositions as decompositions
 from aotkit.backends.fusion_definition.engine import Around
 from aotkit.backends.fusion_definition.products import prepare_products
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import declining
-from aotkit.backends.fusion_definition.table import lowered_decompositions as decompositions
 from aotkit.interfaces import Backend
 from aotkit.stages import Kernel
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.backends.fusion_definition.table import lowered_decompositions
+from aotkit.backends.fusion_definition.decompositions import lowered_decompositions
 from aotkit.interfaces import Decompositions
 
 aten = torch.ops.aten

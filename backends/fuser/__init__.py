@@ -19,10 +19,11 @@ from aotkit.backends.fuser.launches import Fused, Target
 from aotkit.backends.fuser.triton_target import Triton
 from aotkit.backends.fuser.tuning import Tuning
 from aotkit.backends.fuser.values import Value, below
+from aotkit.backends.fusion_definition.decompositions import lowered_decompositions
 from aotkit.backends.fusion_definition.engine import Around
 from aotkit.backends.fusion_definition.products import prepare_products
 from aotkit.backends.fusion_definition.region import compile_region
-from aotkit.backends.fusion_definition.table import declining, lowered_decompositions
+from aotkit.backends.fusion_definition.table import declining
 from aotkit.errors import CompileError
 from aotkit.interfaces import Backend, Boxed, Decompositions
 from aotkit.passes import graph_of, with_half_gelu

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from aotkit.backends.fuser import limits
 from aotkit.backends.fuser.loops import Node, Result, Strides
 from aotkit.backends.fuser.values import below
 

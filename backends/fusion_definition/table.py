@@ -16,37 +16,10 @@ from aotkit.backends.fusion_definition.pointwise import POINTWISE, Lowering
 from aotkit.backends.fusion_definition.reductions import REDUCTIONS
 from aotkit.backends.fusion_definition.shapes import SHAPES
 from aotkit.errors import CompileError
-from aotkit.interfaces import Decompositions
-from aotkit.torch_private.decompositions import core_decompositions
 
 TABLE: dict[Any, Lowering] = {**POINTWISE, **REDUCTIONS, **SHAPES}
 MOST_DIMENSIONS = 8
 aten = torch.ops.aten
-# Composite operators that the core set of ATen keeps.
-COMPOSITE = [
-    aten._softmax,
-    aten._log_softmax,
-    aten._native_batch_norm_legit,
-    aten._native_batch_norm_legit_functional,
-    aten._native_batch_norm_legit.no_stats,
-    aten.elu,
-    aten.gelu,
-    aten.hardtanh,
-    aten.leaky_relu,
-    aten.linalg_vector_norm,
-    aten.logaddexp,
-    aten.native_dropout_backward,
-    aten.native_group_norm,
-    aten.native_layer_norm,
-]
-# Of which ATen has kernels that are better than those of what they consist of. Gradients of an embedding's rows, of
-# which a few are read by most: on an H200, 8192 times the same of two rows takes 0.1 ms, and by `index_put` 3.7.
-WHOLE = [aten.embedding_dense_backward.default]
-
-
-def lowered_decompositions() -> Decompositions:
-    """Into operators of the table."""
-    return {op: rule for op, rule in core_decompositions(COMPOSITE).items() if op not in WHOLE}
 
 
 def lowered(builder: Builder, node: Node) -> Any:

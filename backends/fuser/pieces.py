@@ -1,7 +1,8 @@
 """Results that are put together of others, as by `cat` or `stack`, are stored piece by piece.
 
 `where(i < 256, f(a[i]), g(b[i - 256]))`, where f and g need the sum of a row each, is two results in one tensor: in one
-kernel, each position would be computed both ways.
+kernel, each position would be computed both ways. So is `cat((f(a), g(a)))`, as the gradient of what was cut in two:
+in one kernel, each `a` would be read twice.
 """
 
 import itertools
@@ -26,6 +27,7 @@ class _Cutting:
         self._loops, self.before = loops, dict[Node, Node]()
         self._nodes = set(below(r.node for r in results))
         self._reduced = _reduced(r.node for r in results)
+        self._summed_along = {a for n in self._nodes if n.kind == "reduction" for a in n.axes}
         self._axes: dict[tuple[int, int], int] = {}  # equal parts of an axis are one axis, so that they can share loads
 
     def pieces(self, result: Result) -> list[Result]:
@@ -35,7 +37,9 @@ class _Cutting:
             size = self._loops.sizes[axis]
             cuts = {at for n in nodes for at in _cuts(n, axis) if 0 < at < size}
             is_stack = len(cuts) == size - 1
-            if not 1 <= len(cuts) < MOST or axis in self._reduced or not (has_sums or is_stack):
+            if not 1 <= len(cuts) < MOST or axis in self._reduced:
+                continue
+            if axis in self._summed_along and not (has_sums or is_stack):  # the sums read all pieces at once
                 continue
             starts, ends = [0, *sorted(cuts)], [*sorted(cuts), size]
             known = [self._known(result, axis, *part) for part in zip(starts, ends, strict=True)]

@@ -258,9 +258,11 @@ def layout(loops: Loops, kernel: Kernel) -> tuple[list[int], set[int]]:
     loads = kernel.loads.union(n for n in below(kernel.anchors) if n.kind == "load")
     forms += [(n.type.itemsize, n.data[-2]) for n in loads]
     most = max((loops.size(a for a, _ in axes) for _, axes in forms), default=0)
+    are_parts = kernel.inner is not None and most < loops.size(kernel.domain)  # so each is read many times
     nearest = set()
     for size, axes in forms:
-        if axes and loops.size(a for a, _ in axes) == most:
+        is_walked = are_parts and any(a in kernel.inner or () for a, _ in axes)
+        if axes and (is_walked or loops.size(a for a, _ in axes) == most):
             nearest.add(contiguous(axes))
             for axis, stride in axes:
                 if axis in step:

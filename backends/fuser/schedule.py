@@ -113,28 +113,34 @@ def _chosen(loops: Loops, kernel: Kernel) -> Schedule:
         return schedule
     count, length = loops.size(rows), loops.size(inner)
     if rows and not nearest <= kernel.inner:
-        row_block = _block(loops.sizes[rows[-1]], limits.SIDE)
-        enough = limits.MULTIPROCESSORS if kernel.shares > 1 else 2 * limits.MULTIPROCESSORS
-        while row_block > limits.NEIGHBOURS and count // row_block * kernel.shares < enough:
-            row_block //= 2
-        inner_block = _column_chunk(loops, kernel, inner, row_block)
-        # Within a thread, a sum costs least; the fewer programs there are, the more warps of each read.
-        programs = -(-count // row_block) * kernel.shares
-        elements = limits.MANY if programs > limits.PROGRAMS else limits.SOME
-        if programs <= limits.MULTIPROCESSORS:
-            elements = limits.FEWEST
-        warps = _warps(row_block * inner_block, elements)
-        if length <= 2 * inner_block and kernel.shares == 1 and len(_wide(kernel)) <= 2:  # there are registers for it
-            inner_block = power_of_two(length)
+        row_block, inner_block, warps = _column_tile(loops, kernel, rows, inner)
+        waits = _waits_for_columns(loops, kernel, rows[-1], row_block)
     else:
         row_block, inner_block, elements = _row_tile(loops, kernel, count, inner)
-        warps = _warps(row_block * inner_block, elements)
+        warps, waits = _warps(row_block * inner_block, elements), _waits(kernel)
     whole = inner_block >= length and kernel.shares == 1
     grid, tile = (-(-count // row_block), kernel.shares), row_block * inner_block
-    is_copied = not rows or nearest <= kernel.inner or loops.sizes[rows[-1]] % limits.WORD == 0
-    waits = is_copied and not whole and _waits(kernel, row_block)
-    stages = _stages(kernel, tile, limits.CHUNKS_UNDER_WAY) if waits else 1
+    stages = _stages(kernel, tile, limits.CHUNKS_UNDER_WAY) if waits and not whole else 1
     return Schedule(rows, inner, row_block, inner_block, whole, 1, grid, warps, stages)
+
+
+def _column_tile(loops: Loops, kernel: Kernel, rows: tuple[int, ...], inner: tuple[int, ...]) -> tuple[int, int, int]:
+    """Columns and elements of a column in a tile, and warps."""
+    count, length, wide = loops.size(rows), loops.size(inner), _wide(kernel)
+    row_block = _block(loops.sizes[rows[-1]], limits.SIDE)
+    enough = limits.MULTIPROCESSORS if kernel.shares > 1 else 2 * limits.MULTIPROCESSORS
+    while row_block > limits.NEIGHBOURS and count // row_block * kernel.shares < enough:
+        row_block //= 2
+    inner_block = _column_chunk(loops, kernel, inner, row_block)
+    # Within a thread, a sum costs least; the fewer programs there are, the more warps of each read.
+    programs = -(-count // row_block) * kernel.shares
+    elements = limits.MANY if programs > limits.PROGRAMS else limits.SOME
+    if programs <= 2 * limits.MULTIPROCESSORS or (not wide and inner_block < length):
+        elements = limits.FEWEST if programs <= limits.MULTIPROCESSORS else limits.FEW
+    warps = _warps(row_block * inner_block, elements)
+    if length <= 2 * inner_block and kernel.shares == 1 and len(wide) <= 2:  # there are registers for it
+        inner_block = power_of_two(length)
+    return row_block, inner_block, warps
 
 
 def _longest_chunk(kernel: Kernel) -> int:
@@ -152,8 +158,8 @@ def _column_chunk(loops: Loops, kernel: Kernel, inner: tuple[int, ...], row_bloc
 
 def _flat(loops: Loops, kernel: Kernel, order: list[int]) -> Schedule:
     """All elements one after the other; in tiles of rows, of which what is the same for a row is computed once."""
-    size = loops.size(order)
-    block = _block(size, limits.FLAT)
+    size, wide = loops.size(order), _wide(kernel)
+    block = _block(size, limits.FLAT if wide else 2 * limits.FLAT)
     while block > 128 and -(-size // block) < limits.MULTIPROCESSORS:
         block //= 2
     rows, inner = tuple(order[:-1]), tuple(order[-1:])
@@ -163,9 +169,16 @@ def _flat(loops: Loops, kernel: Kernel, order: list[int]) -> Schedule:
     row_block = block // inner_block
     grid = -(-loops.size(rows) // row_block) * -(-loops.size(inner) // inner_block)
     is_large = grid >= 2 * limits.PROGRAMS and inner_block >= limits.FLAT // 4
-    is_narrow = all(n.type.itemsize <= 2 for n in _wide(kernel))  # so a thread reads 32 bytes of each
-    warps = _warps(block, limits.SOME if is_large and is_narrow else limits.FEW)
-    return Schedule(rows, inner, row_block, inner_block, False, 1, (grid, 1), min(4, warps), 1)
+    is_narrow = all(n.type.itemsize <= 2 for n in wide)  # so a thread reads 32 bytes of each
+    warps = min(4, _warps(block, limits.SOME if is_large and is_narrow else limits.FEW))
+    if _is_apart(wide):
+        warps = _warps(block, limits.FEWEST // 2)
+    return Schedule(rows, inner, row_block, inner_block, False, 1, (grid, 1), warps, 1)
+
+
+def _is_apart(wide: list[Node]) -> bool:
+    """Whether no element that it reads is next to another: the more threads, the more are under way."""
+    return bool(wide) and all(n.data[-2] and min(abs(s) for _, s in n.data[-2]) > 1 for n in wide)
 
 
 def _part(length: int, most: int) -> int:
@@ -189,7 +202,8 @@ def _row_tile(loops: Loops, kernel: Kernel, count: int, inner: tuple[int, ...]) 
     """Rows and elements of a row in a tile, and elements of a thread."""
     length = loops.size(inner)
     if kernel.shares > 1:
-        return 1, _longest_chunk(kernel), limits.FEW if count == 1 or _waits(kernel, 1) else limits.FEWEST
+        few = limits.FEW if not _is_apart(_wide(kernel)) else limits.FEWEST
+        return 1, _longest_chunk(kernel), few if count == 1 or _waits(kernel) else limits.FEWEST
     if power_of_two(length) > limits.LONGEST_WHOLE_ROW:
         half = limits.CHUNK // 2
         # Where chunks divide the axis of neighbours, what varies along others alone is one number for a chunk.
@@ -200,7 +214,11 @@ def _row_tile(loops: Loops, kernel: Kernel, count: int, inner: tuple[int, ...]) 
     enough = 2 * limits.MULTIPROCESSORS if kernel.summed else limits.PROGRAMS
     while row_block > 1 and count // row_block < enough:
         row_block //= 2
-    is_light = len(_wide(kernel)) == 1 and not any(n.does(DRAWS) for n in below(kernel.anchors))
+    if length % limits.WORD and inner_block <= limits.SIDE and count // row_block >= 2 * limits.PROGRAMS:
+        row_block = max(1, row_block // 4)  # each element is read alone, and a warp needs no other for its sums
+    numbers = [n for n in _wide(kernel) if n.type.itemsize > 1]
+    draws = any(n.does(DRAWS) for n in below(kernel.anchors))
+    is_light = len(numbers) == 1 and not (draws and numbers[0].type.itemsize > 2)
     is_many = inner_block >= limits.TILE // 4 and count // row_block >= 2 * limits.PROGRAMS
     return row_block, inner_block, limits.MANY if is_light and is_many else limits.SOME
 
@@ -215,7 +233,7 @@ def _summed(loops: Loops, kernel: Kernel, rows: tuple[int, ...], inner: tuple[in
     stages = _stages(kernel, inner_block, limits.UNDER_WAY) if is_copied else 1
     resident = limits.RESIDENT if stages > 1 else 2 * limits.RESIDENT
     most = max(1, limits.MULTIPROCESSORS * max(1, resident // warps) // kept)
-    if row_block > 1 and loops.size(summed) // row_block > 2 * most:  # many, in which no warp waits for another
+    if row_block > 1 and loops.size(summed) // row_block > most:  # many, in which no warp waits for another
         row_block, warps = row_block // 2, max(1, warps // 2)
     programs = min(-(-loops.size(summed) // row_block), most)
     return Schedule(rows, inner, row_block, inner_block, True, programs, (kept * programs, 1), warps, stages)
@@ -226,13 +244,25 @@ def _pairs(kernel: Kernel) -> set[str]:
     return {p.kind for p in paired([*kernel.reductions, *(p.node for p in kernel.partials)]).values()}
 
 
-def _waits(kernel: Kernel, row_block: int) -> bool:
-    """Whether a walk over chunks waits for memory: for parts of many rows, or for the squares of a long row.
+def _waits(kernel: Kernel) -> bool:
+    """Whether a walk over chunks of a row waits for memory: for the squares of a long one.
 
     Where there are exponentials, that takes longer (a cross entropy, H200: 455 us, and 669 with stages).
     """
+    return "squares" in _pairs(kernel)
+
+
+def _waits_for_columns(loops: Loops, kernel: Kernel, row: int, row_block: int) -> bool:
+    """Whether a walk over chunks of columns does: wide ones, or where there is more to do than to add up.
+
+    Copies on their way are of 4 bytes, at least. Half a number for a position of all columns is none of them, so that
+    each chunk would wait for it (a mean of what a mask leaves, in float16, H200: 127 us with stages, and 55).
+    """
     narrowest = limits.SIDE // 4 if kernel.shares > 1 else limits.SIDE // 2
-    return row_block >= narrowest or "squares" in _pairs(kernel)
+    inner = kernel.inner or frozenset()
+    others = [n for n in below(kernel.anchors) if n.kind == "load" and n.axes & inner and n.axes != kernel.domain]
+    is_copied = loops.sizes[row] % limits.WORD == 0 and all(n.type.itemsize >= 4 for n in others)
+    return is_copied and (row_block >= narrowest or bool(_pairs(kernel)))
 
 
 def _stages(kernel: Kernel, tile: int, most: int) -> int:
@@ -258,10 +288,11 @@ def layout(loops: Loops, kernel: Kernel) -> tuple[list[int], set[int]]:
     loads = kernel.loads.union(n for n in below(kernel.anchors) if n.kind == "load")
     forms += [(n.type.itemsize, n.data[-2]) for n in loads]
     most = max((loops.size(a for a, _ in axes) for _, axes in forms), default=0)
-    are_parts = kernel.inner is not None and most < loops.size(kernel.domain)  # so each is read many times
+    inner = kernel.inner or frozenset()
+    are_parts = bool(inner) and most < loops.size(kernel.domain)  # so each is read many times
     nearest = set()
     for size, axes in forms:
-        is_walked = are_parts and any(a in kernel.inner or () for a, _ in axes)
+        is_walked = are_parts and any(a in inner for a, _ in axes)
         if axes and (is_walked or loops.size(a for a, _ in axes) == most):
             nearest.add(contiguous(axes))
             for axis, stride in axes:

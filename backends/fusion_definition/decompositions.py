@@ -54,13 +54,17 @@ WHOLE = [
 
 def lowered_decompositions() -> Decompositions:
     """Into operators of the table."""
-    whole = {getattr(packet, name) for packet in WHOLE for name in packet.overloads()}
-    core = {op: rule for op, rule in core_decompositions(COMPOSITE).items() if op not in whole}
-    own = {aten.roll.default: _roll, aten.repeat.default: _repeat, aten.eye.default: _eye, aten.eye.m: _eye}
+    core = {op: rule for op, rule in core_decompositions(COMPOSITE).items() if op.overloadpacket not in WHOLE}
+    own: Decompositions = {
+        aten.roll.default: _roll,
+        aten.repeat.default: _repeat,
+        aten.eye.default: _eye,
+        aten.eye.m: _eye,
+    }
     return {**core, **own}
 
 
-def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
     """By slices; torch's own rule reads each element by an index, which is no view of anything."""
     if not _is_known(x):
         return NotImplemented
@@ -73,7 +77,7 @@ def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     return x.clone() if all(shift % x.shape[dim] == 0 for shift, dim in zip(shifts, dims, strict=True)) else x
 
 
-def _repeat(x: Tensor, repeats: Sequence[int]) -> Tensor:
+def _repeat(x: Tensor, repeats: Sequence[int]) -> Any:
     """By an axis more for each, along which it is the same."""
     if not _is_known(x):
         return NotImplemented

@@ -11,6 +11,7 @@ SHARED_COLUMN = 128  # and of this a column, of which a tile has that many where
 VERY_LONG_ROW = 65536  # one that is shared by programs that fill the device, if it is walked twice
 UNROLLED = 8  # values of a reduction that is written out, if they lie apart
 INTERLEAVED = 64  # elements next to each other, below which a long row is not written by the program that reads it
+LONG_PIECE = 256  # elements next to each other, at least, of a piece of a result that shares what it reads, but no sums
 SHARES_OF_INTERLEAVED = 4  # programs, at least
 
 # Found by trying each on an H100, with the patterns of `aotkit bench patterns`.

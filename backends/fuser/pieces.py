@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from aotkit.backends.fuser import limits
 from aotkit.backends.fuser.loops import Loops, Node, Result
 from aotkit.backends.fuser.positions import COMPARISONS, Part, is_of_position, moved
 from aotkit.backends.fuser.values import below
@@ -39,9 +40,13 @@ class _Cutting:
             is_stack = len(cuts) == size - 1
             if not 1 <= len(cuts) < MOST or axis in self._reduced:
                 continue
-            if axis in self._summed_along and not (has_sums or is_stack):  # the sums read all pieces at once
+            is_plain = not (has_sums or is_stack)
+            if is_plain and axis in self._summed_along:  # the sums read all pieces at once
                 continue
             starts, ends = [0, *sorted(cuts)], [*sorted(cuts), size]
+            least = min(end - start for start, end in zip(starts, ends, strict=True))
+            if is_plain and least * stride < limits.LONG_PIECE:
+                continue
             known = [self._known(result, axis, *part) for part in zip(starts, ends, strict=True)]
             parts = zip(starts, ends, known, strict=True)
             found = [self._piece(result, axis, stride, *part) for part in parts]

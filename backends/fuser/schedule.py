@@ -177,8 +177,11 @@ def _flat(loops: Loops, kernel: Kernel, order: list[int]) -> Schedule:
 
 
 def _is_apart(wide: list[Node]) -> bool:
-    """Whether no element that it reads is next to another: the more threads, the more are under way."""
-    return bool(wide) and all(n.data[-2] and min(abs(s) for _, s in n.data[-2]) > 1 for n in wide)
+    """Whether no element that it reads is next to another, or the next but one: two are read as one.
+
+    The more threads, the more are under way.
+    """
+    return bool(wide) and all(n.data[-2] and min(abs(s) for _, s in n.data[-2]) > 2 for n in wide)
 
 
 def _part(length: int, most: int) -> int:
@@ -260,7 +263,8 @@ def _waits_for_columns(loops: Loops, kernel: Kernel, row: int, row_block: int) -
     """
     narrowest = limits.SIDE // 4 if kernel.shares > 1 else limits.SIDE // 2
     inner = kernel.inner or frozenset()
-    others = [n for n in below(kernel.anchors) if n.kind == "load" and n.axes & inner and n.axes != kernel.domain]
+    others = [n for n in below(kernel.anchors) if n.kind == "load" and n.axes != kernel.domain]
+    others = [n for n in others if n.axes & inner and n.axes & kernel.rows]  # what is the same for all rows is near
     is_copied = loops.sizes[row] % limits.WORD == 0 and all(n.type.itemsize >= 4 for n in others)
     return is_copied and (row_block >= narrowest or bool(_pairs(kernel)))
 

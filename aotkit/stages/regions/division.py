@@ -20,6 +20,7 @@ from aotkit.passes import (
     graph_data,
     in_chunks,
     is_operation,
+    is_symbol,
     operator_name,
     producer,
     promise_strides,
@@ -28,7 +29,7 @@ from aotkit.passes import (
 )
 from aotkit.stages.calls import Product, blaming, boxed_call, checked_once
 from aotkit.stages.graph_launches import Around, Kernel, data_of, explained, source_of
-from aotkit.stages.regions.finding import Operations, find_regions
+from aotkit.stages.regions.finding import Operations, find_regions, is_copy
 from aotkit.stages.regions.parts import Part, inputs_of, parts_in_order, run_parts, subgraph
 from aotkit.torch_private.aotautograd import part_of_graph
 
@@ -149,22 +150,22 @@ class RegionCompiler:
 
 
 class _Refused(Exception):
-    """A compiler does not take one operation of a region.
+    """A compiler does not take some operations of a region.
 
     Attributes:
         graph: a copy of the graph, if that is what the compiler was given, which may have changed it.
     """
 
-    def __init__(self, choice: Choice, operation: str, reason: str, graph: GraphModule | None) -> None:
+    def __init__(self, choice: Choice, operations: Sequence[str], reason: str, graph: GraphModule | None) -> None:
         super().__init__(reason)
         self.graph = graph
-        self._name, self._operation, self._reason = choice.name, operation, reason
+        self._name, self._operations, self._reason = choice.name, operations, reason
 
     def without(self, choice: Choice) -> Choice:
         """What is offered to a backend from now on."""
         if choice.name != self._name:
             return choice
-        return replace(choice, declines=lambda op: self._reason if op.name == self._operation else choice.declined(op))
+        return replace(choice, declines=lambda op: self._reason if op.name in self._operations else choice.declined(op))
 
 
 class _Division:
@@ -271,8 +272,26 @@ class _Division:
             cause = e.__cause__
             if isinstance(cause, CompileError) and cause.operation in names and not self._options.strict:
                 reason = cause.reason or str(cause)
-                raise _Refused(choice, cause.operation, reason, kept if gm is self._gm else None) from e
+                operations = self._behind(cause.operation, names) or [cause.operation]
+                raise _Refused(choice, operations, reason, kept if gm is self._gm else None) from e
             return self._as_it_is(part, kept, text, e), kept, blame
+
+    def _behind(self, name: str, names: Sequence[str]) -> list[str]:
+        """Views of the region that an operation reads, of an input or a copy, and the copy: ATen takes those for less.
+
+        They are what makes the operation hard: a part of a dimension of several, say.
+        """
+        found: list[str] = []
+        for read in next(n for n in self._ops.nodes if n.name == name).all_input_nodes:
+            chain, node = [], producer(read)
+            while node in self._ops.views and node.name in names:
+                chain.append(node.name)
+                node = producer(next(n for n in node.all_input_nodes if not is_symbol(n)))
+            if node.name not in names:
+                found += chain
+            elif is_copy(node):
+                found += [*chain, node.name]
+        return found
 
     def _as_it_is(self, part: Part, kept: GraphModule, text: str, error: Exception) -> GraphModule:
         """In place of what failed; `strict`, it fails."""

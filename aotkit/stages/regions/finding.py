@@ -199,10 +199,11 @@ def _bare_copies(ops: Operations, region: Region) -> list[Node]:
     def is_seen(node: Node) -> bool:
         return producer(node) not in inside or node in results
 
-    return [op for op in region if op in results and _copies(op) and is_seen(ops.memory_of(op.all_input_nodes[0]))]
+    return [op for op in region if op in results and is_copy(op) and is_seen(ops.memory_of(op.all_input_nodes[0]))]
 
 
-def _copies(op: Node) -> bool:
+def is_copy(op: Node) -> bool:
+    """Whether it returns what it is given, in memory of its own."""
     if not op.all_input_nodes or packet_name(op) not in (*_COPIES, *_CASTS):
         return False
     given, made = op.all_input_nodes[0].meta["val"], op.meta["val"]

@@ -56,6 +56,10 @@ class MismatchError(AotkitError, AssertionError):
     """The compiled function's outputs, gradients or mutations differ from eager's."""
 
 
+class RankError(AotkitError, RuntimeError):
+    """Another rank of this process's group does not go on, is not there in time, or would run other graphs."""
+
+
 class UnsupportedError(AotkitError, RuntimeError):
     """A compiled function was used in a way for which it has no graph, such as a second derivative."""
 

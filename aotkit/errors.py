@@ -38,11 +38,7 @@ class CompileError(AotkitError, RuntimeError):
 
 
 class BudgetError(CompileError):
-    """No partition keeps within the memory that it was given.
-
-    Attributes:
-        least: bytes with which there is one.
-    """
+    """No partition keeps within the memory that it was given; with `least` bytes there is one."""
 
     def __init__(self, message: str, least: int) -> None:
         super().__init__(message)

@@ -54,12 +54,11 @@ def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> 
     sources = [t for a in arguments for t in tree_leaves(given.get(a.name)) if isinstance(t, Tensor)]
     sent = [t for t in sources if not any(t is w for w in written)] or sources
     meta = tree_map(lambda x: torch.empty_like(x, device="meta") if isinstance(x, Tensor) else x, (args, kwargs))
-    results, many = func(*meta[0], **meta[1]), len(func._schema.returns) and "[]" in str(func._schema.returns[0].type)
-    likes = tree_leaves(results)
-    values = [_received(t, like, times, rank) for t, like in zip(sent, likes, strict=True)]
+    results = func(*meta[0], **meta[1])
+    values = [_received(t, like, times, rank) for t, like in zip(sent, tree_leaves(results), strict=True)]
     if written:
         values = [w.copy_(value) for w, value in zip(written, values, strict=True)]
-    return values if many else values[0]
+    return values if isinstance(results, list | tuple) else values[0]
 
 
 def _received(sent: Tensor, like: Tensor, times: int, rank: int) -> Tensor:

@@ -111,7 +111,7 @@ class DirectFunction:
                 raise EagerOnly(reason, final=not is_for_dynamo(tensor))
         entry = self._try_entry(signature)
         if isinstance(entry, Entry):
-            settle_graphs(entry.graphs)
+            settle_graphs(lambda: entry.graphs)
         if isinstance(entry, Entry) or not is_out_of_memory(entry.error):
             self._entries.add(args, kwargs, guard, signature.tensors, entry)
         self._recompilations.count(lambda: describe(self._parameters, arguments, signature, walk))

@@ -135,7 +135,7 @@ class CapturedGraph:
                 return self._run_eagerly(self._eager, inputs)
         if self.is_unsettled:
             self.is_unsettled = False
-            settle_graphs(self.graphs)
+            settle_graphs(lambda: self.graphs)
         results = self._run(*inputs)
         if call is not None and call.values is not None:
             call.values.append((inputs, results))

@@ -7,7 +7,7 @@ ranks make that: later ones may compile on one rank alone, such as for a batch o
 import json
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from aotkit.errors import AotkitError, RankError
+from aotkit.errors import RankError
 from aotkit.inspection import Graphs
 from aotkit.passes import collectives, group_of, program, results_of
 from aotkit.torch_private.distributed import Store, groups_around, is_running, ranks_of
@@ -48,9 +48,9 @@ class Meeting:
         self._subject = subject
         self._rank = torch.distributed.get_rank()
 
-    def stop(self, error: AotkitError) -> None:
+    def stop(self, error: Exception) -> None:
         """Tell the others that this rank does not go on; nobody is waited for."""
-        self._leave(Message(str(error)))
+        self._leave(Message(f"{type(error).__name__}: {error}"))
         error.add_note(f"This is rank {self._rank}. The other ranks of its group have been told, and stop.")
 
     def settle(self, ranks: Collection[int], cut: Sequence[str] = ()) -> None:
@@ -128,7 +128,7 @@ class FirstCall:
             yield
         except RankError:
             raise
-        except AotkitError as e:
+        except Exception as e:  # of the function, too: else the others would wait for what this one does not send
             meeting.stop(e)
             raise
         finally:
@@ -136,14 +136,16 @@ class FirstCall:
         meeting.settle(ranks)
 
 
-def settle_graphs(graphs: Graphs | None) -> None:
+def settle_graphs(graphs_of: Callable[[], Graphs | None]) -> None:
     """See to it that all ranks that graphs communicate with have such graphs, before they run for the first time.
+
+    Args:
+        graphs_of: gives them; it is asked where there are other ranks.
 
     Raises:
         RankError: another one has not.
     """
-    meeting = _meeting.get()
-    if meeting is None or graphs is None:
+    if (meeting := _meeting.get()) is None or (graphs := graphs_of()) is None:
         return
     parts = {"forward": graphs.forward} | ({} if graphs.backward is None else {"backward": graphs.backward})
     ranks = {rank for gm in parts.values() for node in collectives(gm) for rank in ranks_of(group_of(node))}

@@ -60,7 +60,26 @@ def call_in_ddp(rank, backend):
     model(torch.randn(4, 8)).sum().backward()
 
 
-@pytest.mark.parametrize("call", [call_communicating, call_in_ddp])
+def call_in_fsdp(rank, backend):
+    from torch.distributed.fsdp import fully_shard
+
+    layer = fully_shard(nn.Linear(8, 2), mesh=dist.init_device_mesh("cpu", (RANKS,)))
+    aotkit.compile(layer, backend=backend(1))(torch.randn(4, 8)).sum().backward()
+
+
+def call_tensor_parallel(rank, backend):
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    model = parallelize_module(layers, dist.init_device_mesh("cpu", (RANKS,)), plan)
+    aotkit.compile(model, backend=backend(1))(torch.randn(4, 8)).sum().backward()
+
+
+LONG = [pytest.param(call, marks=pytest.mark.sweep) for call in (call_in_fsdp, call_tensor_parallel)]
+
+
+@pytest.mark.parametrize("call", [call_communicating, call_in_ddp, *LONG])
 @pytest.mark.parametrize(
     ("backend", "error", "reason"),
     [(wrong_on, aotkit.MismatchError, "differs from eager"), (failing_on, aotkit.CompileError, "no space left")],
@@ -90,26 +109,43 @@ def test_other_cuts_are_refused():
         assert "is saved" in str(result)
 
 
-def die(rank):
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    aotkit.compile(reduced, backend="nop")(*inputs())
+def raise_before(rank):
+    fast = aotkit.compile(reduced, backend="nop")
+    fast(*inputs(), *([None] if rank == 1 else []))
+
+
+def test_an_error_of_the_users_own_ends_all():
+    first, second = on_ranks(raise_before)
+    assert type(second) is TypeError
+    assert type(first) is aotkit.RankError
+    assert "TypeError" in str(first)
+
+
+def die(rank, after):
+    fast = aotkit.compile(reduced, backend="nop")
+    for step in range(3):
+        if rank == 1 and step == after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        fast(*inputs())
 
 
 def test_a_rank_that_is_killed_is_missed_in_time():
-    first, second = on_ranks(die, timeout=2)
+    first, second = on_ranks(die, 0, timeout=2)
     assert second is None
     assert type(first) is aotkit.RankError
     assert "rank 1 did not come" in str(first)
+
+
+def test_a_rank_that_is_killed_later_is_missed_as_in_eager():
+    first, second = on_ranks(die, 1, timeout=5)
+    assert second is None
+    assert isinstance(first, RuntimeError)
 
 
 def other_sizes_on_one_rank(rank):
     model = DistributedDataParallel(aotkit.compile(nn.Linear(8, 2), backend="nop", strict=True))
     for step in range(3):
         model(torch.randn(4 + step * rank, 8)).sum().backward()
-    fast = aotkit.compile(reduced, backend="nop", strict=True)
-    for step in range(3):
-        fast(*inputs(4 if rank == 0 else 4 + step)) if step == 0 else None
     return model.module.weight.grad
 
 
@@ -154,6 +190,3 @@ def roughly(gm, example_inputs):
 def test_a_check_communicates_with_nobody():
     for report in results_of(checks_of_another_length):
         assert "equals eager" in report or "may equal eager" in report
-
-
-assert RANKS == 2

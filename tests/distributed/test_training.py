@@ -6,15 +6,24 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 import aotkit
-from tests.distributed import models
-from tests.distributed.models import Stage, batch, gradients_of_one_process, loss_of, losses_of, new_model, whole
+from aotkit.benchmark.distributed.model import Llama, batch, loss_of, whole
+from aotkit.benchmark.distributed.wrappers import WRAPPERS
 from tests.distributed.ranks import RANKS, results_of
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="PyTorch was built without gloo")
-SHORT = ("ddp", "compiled_fsdp_layers", "tensor_parallel")
+SHORT = ("DDP", "FSDP2 by layer", "tensor parallel", "pipeline 1F1B")
+OPTIONS = ({"backend": "inductor", "partition": "nx_min_cut"}, {"backend": "nop", "capture": "dynamo"})
+
+
+def new_model():
+    torch.manual_seed(0)
+    return Llama(width=16, heads=2, layers=2, words=32)
+
+
+def batches():
+    return [batch(number, 2, 8, 32, "cpu") for number in range(RANKS)]
 
 
 def compiler(**options):
@@ -24,54 +33,43 @@ def compiler(**options):
 
 def assert_gradients(parameters, wanted):
     for name, parameter in parameters:
-        name = name.removeprefix("module.")
         torch.testing.assert_close(whole(parameter.grad), wanted[name], rtol=1e-4, atol=1e-6, msg=name)
 
 
-def train(rank, way, options, steps):
+def gradients_of_one_process():
     model = new_model()
-    parallel, batches = getattr(models, way)(model, compiler(**options), rank)
-    wanted = gradients_of_one_process()
-    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.0)
+    loss_of(model(torch.cat(batches())), torch.cat(batches())).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def train(rank, wrapper, options, steps):
+    """The names of the parameters that this rank has gradients of."""
+    model, wanted = new_model(), gradients_of_one_process()
+    step = WRAPPERS[wrapper](model, compiler(**options), dist.init_device_mesh("cpu", (RANKS,)))
     for _ in range(steps):
-        optimizer.zero_grad()
-        losses_of(parallel, batches).backward()
-        assert_gradients(model.named_parameters(), wanted)
-        optimizer.step()
+        model.zero_grad()
+        step(batches())
+        found = [(name, p) for name, p in model.named_parameters() if p.grad is not None]
+        assert_gradients(found, wanted)
+    return {name for name, _ in found}
 
 
-@pytest.mark.parametrize(
-    "way", [pytest.param(way.__name__, marks=() if way.__name__ in SHORT else pytest.mark.sweep) for way in models.WAYS]
-)
-def test_gradients_are_one_processs(way):
-    results_of(train, way, {"backend": "nop"}, 2)
+def assert_trains(wrapper, options, steps):
+    assert set().union(*results_of(train, wrapper, options, steps)) == {
+        name for name, _ in new_model().named_parameters()
+    }
+
+
+@pytest.mark.parametrize("wrapper", [pytest.param(w, marks=() if w in SHORT else pytest.mark.sweep) for w in WRAPPERS])
+def test_gradients_are_one_processs(wrapper):
+    assert_trains(wrapper, {"backend": "nop"}, 2)
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("way", [way.__name__ for way in models.WAYS])
-@pytest.mark.parametrize(
-    "options", [{}, {"backend": "inductor", "partition": "nx_min_cut"}, {"capture": "dynamo"}], ids=str
-)
-def test_200_steps(way, options):
-    results_of(train, way, options, 200)
-
-
-def run_pipeline(rank, schedule):
-    model = new_model()
-    module = Stage(model, rank)
-    stage = PipelineStage(compiler(backend="nop")(module), rank, RANKS, torch.device("cpu"))
-    ids = torch.cat([batch(number) for number in range(RANKS)])
-    wanted = gradients_of_one_process()
-    run = schedule(stage, n_microbatches=2, loss_fn=loss_of).step
-    run(ids) if rank == 0 else run(target=ids)
-    assert_gradients([(n, p) for n, p in model.named_parameters() if p.grad is not None], wanted)
-    return sum(p.grad is not None for p in model.parameters()), len(wanted)
-
-
-@pytest.mark.parametrize("schedule", [ScheduleGPipe, pytest.param(Schedule1F1B, marks=pytest.mark.sweep)])
-def test_stages_of_a_pipeline(schedule):
-    (first, everything), (second, _) = results_of(run_pipeline, schedule)
-    assert first + second == everything
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_200_steps(wrapper, options):
+    assert_trains(wrapper, options, 200)
 
 
 def train_transformers(rank, folder):

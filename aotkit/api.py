@@ -22,6 +22,7 @@ from aotkit.errors import (
     EagerCallWarning,
     EagerFallbackWarning,
     MismatchError,
+    RankError,
     RecompilationWarning,
     TraceError,
     UnavailableError,
@@ -59,11 +60,12 @@ if TYPE_CHECKING:  # `aotkit` imports these when they are asked for
 __all__ = [
     "AotkitError", "Backend", "BudgetError", "CheckReport", "CompileError", "CompiledFunction", "DuplicateNameError",
     "EagerCallWarning", "EagerFallbackWarning", "FusionConfig", "FusionReport", "GraphCompiler", "Graphs", "Kernel",
-    "MismatchError", "Partitioner", "RecompilationWarning", "TraceError", "UnavailableError", "UndecidedWarning",
-    "UnknownNameError", "UnsupportedError", "backend_status", "bench", "by_region", "check", "compile", "diff",
-    "extract", "frontier", "fuse", "fusion_report", "get_backend", "get_partitioner", "list_backends",
-    "list_partitioners", "load", "memory_efficient_fusion", "nn", "partitioner_status", "register_backend",
-    "register_partitioner", "torch_backend", "unfuse", "unregister_backend", "unregister_partitioner",
+    "MismatchError", "Partitioner", "RankError", "RecompilationWarning", "TraceError", "UnavailableError",
+    "UndecidedWarning", "UnknownNameError", "UnsupportedError", "backend_status", "bench", "by_region", "check",
+    "compile", "diff", "extract", "frontier", "fuse", "fusion_report", "get_backend", "get_partitioner",
+    "list_backends", "list_partitioners", "load", "memory_efficient_fusion", "nn", "partitioner_status",
+    "register_backend", "register_partitioner", "torch_backend", "unfuse", "unregister_backend",
+    "unregister_partitioner",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -38,11 +38,7 @@ class CompileError(AotkitError, RuntimeError):
 
 
 class BudgetError(CompileError):
-    """No partition keeps within the memory that it was given.
-
-    Attributes:
-        least: bytes with which there is one.
-    """
+    """No partition keeps within the memory that it was given; with `least` bytes there is one."""
 
     def __init__(self, message: str, least: int) -> None:
         super().__init__(message)
@@ -54,6 +50,10 @@ class BudgetError(CompileError):
 
 class MismatchError(AotkitError, AssertionError):
     """The compiled function's outputs, gradients or mutations differ from eager's."""
+
+
+class RankError(AotkitError, RuntimeError):
+    """Another rank of this process's group does not go on, is not there in time, or would run other graphs."""
 
 
 class UnsupportedError(AotkitError, RuntimeError):

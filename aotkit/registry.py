@@ -273,9 +273,7 @@ def _one_backend(spec: OneBackend) -> Backend:
 
 def _lookup_backend(name: str) -> AnyBackend:
     if name == AUTO:
-        raise UnknownNameError(
-            f"backend {AUTO!r} is chosen for a graph by its devices: give it to `compile`, by itself."
-        )
+        raise UnknownNameError(f"backend {AUTO!r} is chosen for a graph by its devices: give it to `compile` alone.")
     prefix, _, inner = name.partition(":")
     if prefix == "dynamo" and inner:
         from aotkit.torch_private.dynamo import dynamo_backend

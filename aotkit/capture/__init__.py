@@ -12,10 +12,12 @@ from aotkit.capture.entry import Entry, Failure
 from aotkit.capture.guards import HOOKS
 from aotkit.capture.kept_graphs import KeptGraphs, as_data, graphs_from
 from aotkit.capture.later import Check, require_check
+from aotkit.capture.named import is_importable
 from aotkit.capture.piece import CapturedGraph
 from aotkit.capture.recipe import Randomness, Recipe, recipe_of
 from aotkit.capture.refusals import EagerOnly, OwnError
 from aotkit.capture.shared_random import SharedRandom
+from aotkit.capture.together import FirstCall
 from aotkit.capture.watching import TensorReads
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "EagerOnly",
     "Entry",
     "Failure",
+    "FirstCall",
     "KeptGraphs",
     "OwnError",
     "Parameters",
@@ -41,6 +44,7 @@ __all__ = [
     "default_backend",
     "flatten",
     "graphs_from",
+    "is_importable",
     "recipe_of",
     "require_check",
 ]

@@ -22,6 +22,7 @@ from aotkit.capture.recipe import Recipe
 from aotkit.capture.recompilation import Recompilations, describe
 from aotkit.capture.refusals import EagerOnly, OwnError
 from aotkit.capture.signature import Signature, outcome_in_eager
+from aotkit.capture.together import settle_graphs
 from aotkit.capture.walk import Codes, Walk
 from aotkit.checking import CheckReport
 from aotkit.errors import AotkitError, TraceError, is_out_of_memory
@@ -109,6 +110,8 @@ class DirectFunction:
             if (reason := why_eager_tensor(tensor)) is not None:
                 raise EagerOnly(reason, final=not is_for_dynamo(tensor))
         entry = self._try_entry(signature)
+        if isinstance(entry, Entry):
+            settle_graphs(lambda: entry.graphs)
         if isinstance(entry, Entry) or not is_out_of_memory(entry.error):
             self._entries.add(args, kwargs, guard, signature.tensors, entry)
         self._recompilations.count(lambda: describe(self._parameters, arguments, signature, walk))

@@ -1,5 +1,7 @@
 """What is compiled, by which backend and partitioner, and what those are called: here, and in another process."""
 
+import operator
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,6 +9,14 @@ from typing import Any
 from aotkit.inspection import Graphs
 from aotkit.interfaces import Backend, Partitioner
 from aotkit.registry import BACKENDS, PARTITIONERS, get_backend, get_partitioner
+
+
+def is_importable(obj: Any) -> bool:
+    """Whether an object is what another process finds under its name."""
+    try:
+        return operator.attrgetter(obj.__qualname__)(sys.modules[obj.__module__]) is obj
+    except (AttributeError, KeyError):
+        return False
 
 
 @dataclass(frozen=True)

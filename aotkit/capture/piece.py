@@ -27,6 +27,7 @@ from aotkit.capture.later import Later
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.refusals import EagerOnly
 from aotkit.capture.storages import Storages
+from aotkit.capture.together import settle_graphs
 from aotkit.checking import (
     Baseline,
     Budget,
@@ -71,6 +72,7 @@ class CapturedGraph:
     Attributes:
         made, way_in: what was compiled, now or before, and how a call comes to that; None before.
         seeded: whether a seed follows the inputs.
+        is_unsettled: whether other ranks have not agreed to it yet.
         is_unchecked: whether its next run is to be compared with eager's.
         report: the verdict of that.
         timeline: where the time of the call went that it was compiled in.
@@ -100,7 +102,7 @@ class CapturedGraph:
         self._are_apart = Apart()
         self._seconds = 0.0  # that compiling took: what takes long as a whole does so in parts
         self.ends_because = graph_break_of(gm)
-        self.is_unchecked = False
+        self.is_unchecked = self.is_unsettled = False
         self.report: CheckReport | None = None
         self.timeline = current()
         self.error: AotkitError | None = None
@@ -131,6 +133,9 @@ class CapturedGraph:
             except EagerOnly as e:
                 self._eager, self.is_unchecked = str(e), False
                 return self._run_eagerly(self._eager, inputs)
+        if self.is_unsettled:
+            self.is_unsettled = False
+            settle_graphs(lambda: self.graphs)
         results = self._run(*inputs)
         if call is not None and call.values is not None:
             call.values.append((inputs, results))
@@ -226,6 +231,7 @@ class CapturedGraph:
         self._run = self._calling(self.way_in)
         self._input_names = (*(names or captured_names(gm)), "seed")[: len(example_inputs) + self.seeded]
         self._seconds = time.monotonic() - start
+        self.is_unsettled = True
 
     def _compile_anew(self, gm: GraphModule, example_inputs: Sequence[Any], parts: Sequence[str] | None) -> None:
         try:

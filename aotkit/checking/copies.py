@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from aotkit.checking.in_pieces import span
-from aotkit.torch_private.tensors import negated
+from aotkit.torch_private.tensors import negated, unwrapped, wrapped_as
 
 # Of a larger storage, such as a data set of which the input is a slice, only the slice is copied.
 MOST_SPARE_BYTES = 64 << 20
@@ -37,7 +37,7 @@ def copy_inputs(tensors: Sequence[Tensor], change: Change | None = None) -> tupl
 class _Copier:
     def __init__(self, tensors: Sequence[Tensor], change: Change) -> None:
         self._change = change
-        storages = Counter(t.untyped_storage()._cdata for t in {id(t): t for t in tensors}.values())
+        storages = Counter(unwrapped(t).untyped_storage()._cdata for t in {id(t): t for t in tensors}.values())
         self._shared = {storage for storage, count in storages.items() if count > 1}
         self._storages: dict[int, tuple[torch.dtype, Tensor]] = {}
         # With the originals, so that no id is used again.
@@ -46,8 +46,15 @@ class _Copier:
     def copy(self, tensor: Tensor) -> Copy:
         """(leaf, copy)."""
         if id(tensor) not in self._copies:
-            self._copies[id(tensor)] = tensor, self._view(tensor) or self._copy(tensor)
+            self._copies[id(tensor)] = tensor, self._rewrapped(tensor) or self._view(tensor) or self._copy(tensor)
         return self._copies[id(tensor)][1]
+
+    def _rewrapped(self, tensor: Tensor) -> Copy | None:
+        """A copy of a tensor that is made of a plain one."""
+        if (plain := unwrapped(tensor)) is tensor:
+            return None
+        _, inner = self.copy(plain.detach())
+        return _copy_of(tensor, wrapped_as(tensor, inner))
 
     def _view(self, tensor: Tensor) -> Copy | None:
         """A copy that is a view, where the original and other inputs are: mutating one changes what autograd knows."""
@@ -64,12 +71,7 @@ class _Copier:
         return (leaf if tensor.requires_grad else view), view
 
     def _copy(self, tensor: Tensor) -> Copy:
-        leaf = self._leaf(tensor.detach()).requires_grad_(tensor.requires_grad)
-        # Eager refuses to mutate a leaf that requires gradients; an input that is no leaf must not become one.
-        if not tensor.requires_grad or tensor.is_leaf:
-            return leaf, leaf
-        with torch.inference_mode(False), torch.enable_grad():
-            return leaf, _SameMemory.apply(leaf)  # type: ignore[no-untyped-call]
+        return _copy_of(tensor, self._leaf(tensor.detach()))
 
     def _leaf(self, source: Tensor) -> Tensor:
         if source.is_conj():
@@ -98,11 +100,23 @@ class _Copier:
         return self._change(source.as_strided((size,), (1,), 0))
 
 
+def _copy_of(tensor: Tensor, values: Tensor) -> Copy:
+    """(leaf, copy) over new values, to autograd what `tensor` is."""
+    leaf = values.requires_grad_(tensor.requires_grad)
+    # Eager refuses to mutate a leaf that requires gradients; an input that is no leaf must not become one.
+    if not tensor.requires_grad or tensor.is_leaf:
+        return leaf, leaf
+    with torch.inference_mode(False), torch.enable_grad():
+        return leaf, _SameMemory.apply(leaf)  # type: ignore[no-untyped-call]
+
+
 class _SameMemory(torch.autograd.Function):
     """A tensor over the same memory that is neither a leaf nor, to autograd, a view of one."""
 
     @staticmethod
     def forward(ctx: Any, leaf: Tensor) -> Tensor:
+        if (plain := unwrapped(leaf)) is not leaf:
+            return wrapped_as(leaf, _SameMemory.forward(ctx, plain))
         if leaf.is_conj():
             return _SameMemory.forward(ctx, leaf.conj()).conj()
         if leaf.is_neg():

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from aotkit.torch_private.tensors import unwrapped
+
 PIECE = 1 << 20  # elements
 CACHED = 1 << 14  # elements that a CPU has at hand
 BLOCK = 1 << 15  # for each thread, of which torch starts none for fewer
@@ -81,6 +83,7 @@ def same_values(a: Tensor, b: Tensor) -> bool:
 
 def checksum(tensor: Tensor) -> int | None:
     """Depends on all bits of a tensor and on where they are; None where there are none to read."""
+    tensor = unwrapped(tensor)
     if tensor.is_meta or tensor.layout is not torch.strided:
         return None
     parts = pieces(tensor.detach().resolve_conj().resolve_neg())

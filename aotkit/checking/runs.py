@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aotkit.checking.alone import alone
 from aotkit.checking.budget import Budget
 from aotkit.checking.copies import Change, copy_inputs
 from aotkit.checking.in_pieces import checksum
@@ -17,6 +18,7 @@ from aotkit.random import random_state, random_states
 from aotkit.torch_private.autograd import without_compiled_autograd, without_saved_tensor_hooks
 from aotkit.torch_private.dispatch import pytree
 from aotkit.torch_private.switches import SWITCHED, environment
+from aotkit.torch_private.tensors import unwrapped, wrapped_as
 
 COTANGENT_SEED = 0x5EED
 OTHER_COTANGENTS = 1 << 16  # more than a function has outputs
@@ -150,6 +152,7 @@ def _run_on_copies(run: Run, tensors: Sequence[Tensor], plan: Plan, accumulate: 
         torch.set_grad_enabled(grad),
         without_saved_tensor_hooks(),
         without_compiled_autograd(),
+        alone(),
     ):
         if plan.seed is not None:
             torch.manual_seed(plan.seed)
@@ -170,7 +173,7 @@ def _run_on_copies(run: Run, tensors: Sequence[Tensor], plan: Plan, accumulate: 
             if has_backward:
                 gradients = _gradients(roots, wanted, cotangents, plan.twice, accumulate)
             with torch.set_grad_enabled(grad):
-                plan.after_backward(outputs, gradients or ())
+                plan.after_backward(without_graph(outputs), gradients or ())
             if has_backward and plan.twice:
                 again = _gradients(roots, wanted, cotangents, False, accumulate)
             overwrote = not all(map(torch.equal, cotangents, _cotangents(roots, plan.cotangents)))
@@ -188,8 +191,8 @@ def _run_on_copies(run: Run, tensors: Sequence[Tensor], plan: Plan, accumulate: 
 
 
 def without_graph(values: Any) -> Any:
-    """The same, without what autograd keeps for the backward pass: saved values, and all inputs."""
-    return pytree.tree_map_only(Tensor, lambda t: t.detach().requires_grad_(t.requires_grad), values)
+    """The same as plain tensors, without what autograd keeps for the backward pass: saved values, and all inputs."""
+    return pytree.tree_map_only(Tensor, lambda t: unwrapped(t).detach().requires_grad_(t.requires_grad), values)
 
 
 @contextmanager
@@ -222,7 +225,7 @@ def _memory(outputs: Any, inputs: Sequence[Tensor]) -> list[frozenset[tuple[str,
         for i, value in enumerate(values):
             owner = set()
             if isinstance(value, Tensor) and value.layout is torch.strided:
-                owner = owners.setdefault(value.untyped_storage()._cdata, set())
+                owner = owners.setdefault(unwrapped(value).untyped_storage()._cdata, set())
             found.append(frozenset(owner))
             owner.add((kind, i))
     return found
@@ -241,16 +244,19 @@ def _gradients(
     accumulate: bool,
 ) -> list[Tensor | None]:
     """One for each place; None where nothing is wanted."""
+    given = [wrapped_as(root, c) for root, c in zip(roots, cotangents, strict=True)]
     if accumulate:
-        torch.autograd.backward(roots, cotangents)
-        return [None if x is None else x.grad for x in wanted]
-    leaves = [x for x in wanted if x is not None]
-    found = iter(torch.autograd.grad(roots, leaves, cotangents, retain_graph=retain, allow_unused=True))
-    return [None if x is None else next(found) for x in wanted]
+        torch.autograd.backward(roots, given)
+        found = iter([x.grad for x in wanted if x is not None])
+    else:
+        leaves = [x for x in wanted if x is not None]
+        found = iter(torch.autograd.grad(roots, leaves, given, retain_graph=retain, allow_unused=True))
+    plain = (None if x is None else next(found) for x in wanted)
+    return [None if g is None else unwrapped(g) for g in plain]
 
 
 def _cotangents(roots: Sequence[Tensor], which: int) -> list[Tensor]:
-    return [cotangent(t, i + which * OTHER_COTANGENTS) for i, t in enumerate(roots)]
+    return [cotangent(unwrapped(t), i + which * OTHER_COTANGENTS) for i, t in enumerate(roots)]
 
 
 def cotangent(output: Tensor, index: int) -> Tensor:

@@ -22,6 +22,7 @@ def add(commands: "Commands") -> None:
     _add_partitioners(subjects.add_parser("partitioners", help="memory and estimated time of models that they cut"))
     _add_memory(subjects.add_parser("memory", help="peak memory and time of training steps under memory budgets"))
     _add_patterns(subjects.add_parser("patterns", help="fused patterns of transformers, next to torch.compile"))
+    _add_distributed(subjects.add_parser("distributed", help="training steps on several ranks, next to torch.compile"))
 
 
 def _add_overhead(parser: argparse.ArgumentParser) -> None:
@@ -72,6 +73,16 @@ def _add_patterns(parser: argparse.ArgumentParser) -> None:
     _add_names(parser, "variants", "* and ? match; default: all")
     _add_measuring(parser, 0.3, "cell", "speed-ups over eager")
     parser.set_defaults(run=_patterns)
+
+
+def _add_distributed(parser: argparse.ArgumentParser) -> None:
+    add_device(parser, "cuda: each rank has a device of its own")
+    _add_names(parser, "wrappers", "such as 'DDP,FSDP2*'; default: all")
+    _add_names(parser, "ways", "such as 'torch.compile,aotkit'; default: all")
+    parser.add_argument("--ranks", type=int, default=2, help="as many processes; default: 2")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of timing for each wrapper; default: 5")
+    add_json(parser)
+    parser.set_defaults(run=_distributed)
 
 
 def _add_names(
@@ -152,6 +163,24 @@ def _patterns(options: argparse.Namespace) -> int:
         return measure(cells, chosen(options.variants, variants()), **common)
 
     return _joined_or_measured(options, PatternsReport.joined, measured, plot_patterns)
+
+
+def _distributed(options: argparse.Namespace) -> int:
+    require_device(options.device)
+    import torch
+
+    if options.device == "cuda" and torch.cuda.device_count() < options.ranks:
+        raise UnavailableError(
+            f"{options.ranks} ranks need as many CUDA devices; there are {torch.cuda.device_count()}."
+        )
+    from aotkit.benchmark.choice import chosen
+    from aotkit.benchmark.distributed.measure import measure
+    from aotkit.benchmark.distributed.process import WAYS
+    from aotkit.benchmark.distributed.wrappers import WRAPPERS
+
+    wrappers, ways = chosen(options.wrappers, WRAPPERS), chosen(options.ways, dict.fromkeys(WAYS))
+    common = {"device": options.device, "ranks": options.ranks, "seconds": options.seconds}
+    return shown(measure(wrappers, [*ways], **common, progress=progress()), options)
 
 
 def _joined_or_measured(

@@ -7,16 +7,25 @@ captures it; and what neither can stand for runs eagerly, with a warning.
 import copy
 import functools
 import inspect
-import operator
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import torch
 
-from aotkit.capture import CapturedGraph, DirectFunction, DynamoFunction, EagerOnly, Entry, Failure, OwnError, recipe_of
+from aotkit.capture import (
+    CapturedGraph,
+    DirectFunction,
+    DynamoFunction,
+    EagerOnly,
+    Entry,
+    Failure,
+    FirstCall,
+    OwnError,
+    is_importable,
+    recipe_of,
+)
 from aotkit.checking import CheckReport, raise_if_different
 from aotkit.compiled.explanation import Explanation
 from aotkit.compiled.saving import save
@@ -50,12 +59,12 @@ class CompiledFunction(Generic[P, R]):
         functools.update_wrapper(self, fn, updated=("__dict__",) if inspect.isroutine(fn) else ())
         self._options = options
         capture = options["capture"]
-        self._recipe = recipe_of(
-            fn, options["backend"], options["partition"], bool(options["dynamic"]), options["random"]
-        )
+        names = options["backend"], options["partition"]
+        self._recipe = recipe_of(fn, *names, bool(options["dynamic"]), options["random"])
         check, later = bool(options["check"]), options["check"] == "later"
         self._direct = DirectFunction(self._recipe, check, options["on_error"], plain=capture == "auto")
         self._dynamo: DynamoFunction | None = None
+        self._first_call = FirstCall(fn, self._recipe.subject)
         self._handed_over = ""  # why TorchDynamo has what is not compiled yet
         self.eager_reasons: set[str] = set()  # why calls have run eagerly
         if capture == "dynamo" or later:
@@ -65,7 +74,8 @@ class CompiledFunction(Generic[P, R]):
         if torch.compiler.is_dynamo_compiling():
             return self.__wrapped__(*args, **kwargs)
         if (found := self._direct.find(args, kwargs)) is None:
-            result = self._call_anew(args, kwargs)
+            with self._first_call():
+                result = self._call_anew(args, kwargs)
             native.begin_build()  # now that compilers are done
             return result  # type: ignore[no-any-return]
         entry, tensors = found
@@ -88,7 +98,7 @@ class CompiledFunction(Generic[P, R]):
         return CompiledFunction(copy.deepcopy(self.__wrapped__, memo), self._options)
 
     def __reduce__(self) -> Any:
-        if _is_importable(self):  # as a decorated function is; the undecorated one is not
+        if is_importable(self):  # as a decorated function is; the undecorated one is not
             return self.__qualname__  # type: ignore[attr-defined]
         return CompiledFunction, (self.__wrapped__, self._options)
 
@@ -176,7 +186,6 @@ class CompiledFunction(Generic[P, R]):
         The arguments are read again when what it launches is asked for, and are kept until then. Where TorchDynamo
         captures the call, this makes it once more: random state is put back, mutations remain.
         """
-        describe = functools.partial(Explanation, self._recipe.subject)
         try:
             found, tensors = self._choose(args, kwargs)
             if isinstance(found, DynamoFunction):
@@ -189,11 +198,11 @@ class CompiledFunction(Generic[P, R]):
                     all_graphs=graphs, timeline=visit.timeline, _launched=visit.launched,
                 )  # fmt: skip
         except EagerOnly as e:
-            return describe(eager=str(e), entries=len(self._direct))
+            return Explanation(self._recipe.subject, eager=str(e), entries=len(self._direct))
         except OwnError as e:
             raise e.error from None
         if isinstance(found, Failure):
-            return describe(eager=str(found.error), entries=len(self._direct))
+            return Explanation(self._recipe.subject, eager=str(found.error), entries=len(self._direct))
         way = found.way_in
         return Explanation(
             self._recipe.subject_of([found.graphs]), detour=way.detour, tier=way.tier, capture="aot", pieces=1,
@@ -260,10 +269,9 @@ class CompiledFunction(Generic[P, R]):
     def _hand_over(self, reason: str, timeline: Timeline | None = None) -> DynamoFunction:
         """From now on TorchDynamo captures whatever has not been compiled."""
         self._handed_over = reason
-        dynamic = self._options["dynamic"]
-        if dynamic is None and self._recipe.backend.fixed_sizes:
-            dynamic = False
         options = self._options
+        fixed = options["dynamic"] is None and self._recipe.backend.fixed_sizes
+        dynamic = False if fixed else options["dynamic"]
         self._dynamo = DynamoFunction(
             self._recipe, dynamic, options["check"], options["on_error"], options["strict"], timeline
         )
@@ -312,13 +320,6 @@ class CompiledFunction(Generic[P, R]):
         if reason not in self.eager_reasons:
             self.eager_reasons.add(reason)
             warn_of_eager_call(self._recipe.name, reason)
-
-
-def _is_importable(obj: Any) -> bool:
-    try:
-        return operator.attrgetter(obj.__qualname__)(sys.modules[obj.__module__]) is obj
-    except (AttributeError, KeyError):
-        return False
 
 
 def _for_instance(name: str) -> Any:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from aotkit.compiled.function import CompiledFunction
+from aotkit.torch_private.distributed import share_state
 
 if TYPE_CHECKING:
     from aotkit.compiler import Options
@@ -103,6 +104,7 @@ def compile_module(module: nn.Module, options: "Options") -> nn.Module:
     compiled_class: Any = type(cls)(f"Compiled{cls.__name__}", (CompiledModule, cls), namespace)
     compiled: Any = object.__new__(compiled_class)
     compiled.__dict__ = module.__dict__
+    share_state(module, compiled)
     return compiled  # type: ignore[no-any-return]
 
 

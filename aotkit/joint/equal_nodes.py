@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from aotkit.passes import storage_of
+from aotkit.passes import communicates, storage_of
 from aotkit.torch_private.partitioners import changes_in_place, is_unique
 
 
@@ -19,7 +19,7 @@ def merge_equal_nodes(
     """Have the readers of the later ones of equal nodes read the first, in place, and erase these.
 
     Nodes are equal if they apply the same operator to the same arguments, and nothing in between changes a tensor in
-    place. What is returned keeps memory of its own.
+    place. What is returned keeps memory of its own; what processes do together is done as often as it was asked for.
 
     Args:
         apart: nodes that equal no others.
@@ -30,7 +30,7 @@ def merge_equal_nodes(
     changes = 0
     for node in graph.nodes:
         changes += changes_in_place(node)
-        is_alone = node.op != "call_function" or node in apart or is_unique(node)
+        is_alone = node.op != "call_function" or node in apart or communicates(node) or is_unique(node)
         key = None if is_alone or storage_of(node) in returned else _key(node, changes)
         if key is None:
             continue

@@ -2,6 +2,15 @@
 
 from aotkit.passes.changing_inputs import COPY, copy_changing_inputs, drop_unsaved_copies
 from aotkit.passes.chunks import Result, bodies_of, gathered, in_chunks, is_in_chunks
+from aotkit.passes.communication import (
+    collectives,
+    communicates,
+    forbid_repeating_collectives,
+    group_argument,
+    group_of,
+    is_asked_to_repeat,
+    program,
+)
 from aotkit.passes.description import description, holds_address, tensor_kind
 from aotkit.passes.gradients import copy_repeated_gradients, gradient_uses, separate_gradients
 from aotkit.passes.graph_data import Tables, graph_data, graph_of, values_data, values_of
@@ -66,6 +75,8 @@ __all__ = [
     "bodies_of",
     "calls_of",
     "changes_inputs",
+    "collectives",
+    "communicates",
     "copied",
     "copy_changing_inputs",
     "copy_graph",
@@ -77,15 +88,19 @@ __all__ = [
     "drop_unsaved_copies",
     "effect_tokens",
     "flops",
+    "forbid_repeating_collectives",
     "gathered",
     "generators_of",
     "gradient_uses",
     "graph_data",
     "graph_of",
+    "group_argument",
+    "group_of",
     "has_torch_operators",
     "hidden_copies",
     "holds_address",
     "in_chunks",
+    "is_asked_to_repeat",
     "is_in_chunks",
     "is_in_kernels",
     "is_operation",
@@ -105,6 +120,7 @@ __all__ = [
     "packet_name",
     "placeholders",
     "producer",
+    "program",
     "promise_strides",
     "recording_source",
     "refuse_sparse",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from aotkit.interfaces import Boxed
 from aotkit.runtime.trampolines import unless_retained
-from aotkit.torch_private.aotautograd_metadata import function_metadata
+from aotkit.torch_private.aotautograd_metadata import forget_donated, function_metadata
 
 
 def donated_inputs(allowed: bool) -> Sequence[int]:
@@ -25,7 +25,7 @@ def donated_inputs(allowed: bool) -> Sequence[int]:
     if metadata is None:
         return ()
     if not allowed:
-        metadata.bw_donated_idxs = []
+        forget_donated(metadata)
     return tuple(metadata.bw_donated_idxs or ())
 
 

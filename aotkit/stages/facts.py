@@ -2,14 +2,24 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node, map_arg
 
-from aotkit.passes import COPY, NORMALIZATIONS, changes_inputs, is_random, is_symbol, results_of, views_behind
+from aotkit.passes import (
+    COPY,
+    NORMALIZATIONS,
+    changes_inputs,
+    collectives,
+    is_asked_to_repeat,
+    is_random,
+    is_symbol,
+    results_of,
+    views_behind,
+)
 from aotkit.torch_private.dispatch import pytree
 from aotkit.torch_private.switches import without_autocast
 
@@ -47,6 +57,7 @@ class Facts:
         effects: what is done besides computing -> the nodes that do it.
         nodes: name of each -> what it calls, and gives.
         saved, taken: of two parts, what forward saves, integers first, and what stands for that in backward.
+        together: what is done together with other processes, in order -> its node.
         records: each node -> the same as in `nodes`; of two parts, names of which may be equal, all of them.
     """
 
@@ -57,6 +68,7 @@ class Facts:
     nodes: dict[str, Any] = field(default_factory=dict)
     saved: Sequence[tuple[Any, Kind]] = ()
     taken: Sequence[tuple[Node, Kind]] = ()
+    together: Sequence[tuple[str, Node]] = ()
     records: dict[Node, Any] = field(default_factory=dict)
 
 
@@ -74,6 +86,7 @@ def facts_of(gm: GraphModule, num_outputs: int) -> Facts:
         memory=[*_memory(results[:num_outputs])],
         effects=effects,
         nodes={node.name: noted for node, noted in records.items()},
+        together=[(_collective(node), node) for node in collectives(gm) if not is_asked_to_repeat(node)],
         records=records,
     )
 
@@ -93,6 +106,7 @@ def together(joint: Facts, forward: Facts, backward: Facts, num_outputs: int) ->
         nodes=backward.nodes | forward.nodes,
         saved=sorted(forward.results[num_outputs:], key=lambda saved: not is_symbol(saved[0])),
         taken=[known for _, known in read[:first_tangent]],
+        together=[*forward.together, *backward.together],
         records=forward.records | backward.records,
     )
 
@@ -109,7 +123,8 @@ def without_tokens(facts: Facts, role: str, tokens: int) -> Facts:
     else:
         inputs = [(name, known) for name, known in inputs if not name.startswith("tangents_token")]
         results = results[: len(results) - tokens]
-    return Facts(dict(inputs), results, facts.memory[tokens:], facts.effects, facts.nodes)
+    memory = facts.memory[tokens:]
+    return replace(facts, inputs=dict(inputs), results=results, memory=memory, saved=(), taken=(), records={})
 
 
 def record(node: Node) -> Any:
@@ -191,6 +206,13 @@ def _effect(node: Node) -> str:
     if node.target is torch.ops.higher_order.with_effects:
         return str(node.args[1])
     return str(node.target) if node.is_impure(impure_random=False) else ""
+
+
+def _collective(node: Node) -> str:
+    """What processes do together at a node, but for the values."""
+    told = [str(a) for a in (*node.args, *node.kwargs.values()) if not isinstance(a, Node | list | tuple)]
+    given = [str(kind) for i in node.all_input_nodes for kind in _kinds(value_of(i))]
+    return f"{node.target} ({', '.join([*told, *given])})"
 
 
 def derived(node: Node) -> Sequence[Kind]:

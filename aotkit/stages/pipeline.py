@@ -19,6 +19,7 @@ from aotkit.passes import (
     credit_backward,
     drop_unsaved_copies,
     effect_tokens,
+    forbid_repeating_collectives,
     gradient_uses,
     keep_copies,
     promise_strides,
@@ -100,6 +101,7 @@ class Pipeline:
         refuse_sparse(joint, self._names["name"])
         self._run(copy_changing_inputs, joint, self.lasting, joint=joint)
         self._run(keep_copies, joint, joint=joint)
+        self._run(forbid_repeating_collectives, joint, joint=joint)
         self._joint_pass("joint", joint, joint_inputs)
         credit_backward(joint)
         self._joint = copy_graph(joint)

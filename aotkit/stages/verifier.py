@@ -118,6 +118,18 @@ def same_effects(step: Step) -> Found:
             yield f"{effect!r} is new", after[effect][0]
 
 
+def same_collectives(step: Step) -> Found:
+    """What processes do together is done as often and in the same order, forward before backward."""
+    before, after = step.before.together, step.after.together
+    for (was, _), (is_, node) in zip(before, after, strict=False):
+        if was != is_:
+            yield f"{is_} comes where {was} came", node
+            return
+    if len(before) != len(after):
+        node = (after[len(before) :] or before[len(after) :])[0][1]
+        yield f"it was done {len(before)} times, and is {len(after)} times now", node
+
+
 def saved_values(step: Step) -> Found:
     """Backward takes what forward saves, integers first: as many, in this order, of these shapes, strides, dtypes."""
     saved, taken = step.after.saved, step.after.taken
@@ -152,12 +164,14 @@ def current_code(step: Step) -> Found:
             yield "it is older, as `recompile` was not called after a change", None
 
 
-ALL = (well_formed, described, same_inputs, same_results, same_effects, same_memory)
+ALL = (well_formed, described, same_inputs, same_results, same_effects, same_collectives, same_memory)
 CUT = (*ALL, saved_values, current_code)
 PROMISES: Mapping[str, Sequence[Callable[[Step], Found]]] = {
     "tracing": (well_formed, described, fitting),
-    "correct_statistics": (well_formed, described, same_inputs, same_effects, same_memory),  # types of results change
+    # Types of results change.
+    "correct_statistics": (well_formed, described, same_inputs, same_effects, same_collectives, same_memory),
     "copy_changing_inputs": ALL,
+    "forbid_repeating_collectives": ALL,
     "keep_copies": ALL,
     "joint pass": ALL,
     "compute_in_chunks": ALL,
@@ -167,7 +181,13 @@ PROMISES: Mapping[str, Sequence[Callable[[Step], Found]]] = {
     "save_viewed_inputs": CUT,
     "separate_gradients": CUT,
     "AOTAutograd": (*ALL, fitting, current_code),
-    "return_new_storages": (well_formed, described, same_inputs, current_code),  # it makes results of writes
+    "return_new_storages": (
+        well_formed,
+        described,
+        same_inputs,
+        same_collectives,
+        current_code,
+    ),  # it makes results of writes
     "promise_strides": (*ALL, current_code),
     # Of copies, whose notes are those of the graph that it was given, and of the backward graph.
     "compiler": (*ALL, fitting),

@@ -42,8 +42,7 @@ def compiled_function(
 ) -> Compiled:
     if metadata is None:
         return Compiled(call, (), (), guard, ())
-    # Else torch refuses to retain a graph, which `sparing_retained` allows.
-    metadata.bw_donated_idxs = []
+    forget_donated(metadata)  # else torch refuses to retain a graph, which `sparing_retained` allows
     mutated, leaves = [], []
     for i, info in enumerate(metadata.input_info):
         if info.mutates_data or info.mutates_metadata:
@@ -55,6 +54,13 @@ def compiled_function(
         mutated, leaves = list(range(inputs)), []
     tangents, own_output = _tangent_outputs(metadata), _own_output(metadata)
     return Compiled(call, mutated, leaves, guard, tangents, metadata, own_output=own_output)
+
+
+def forget_donated(metadata: Any) -> None:
+    """Have torch know of no saved values that the backward graph may overwrite."""
+    if metadata.bw_donated_idxs:
+        metadata.bw_donated_idxs.clear()  # where inputs are DTensors there are two accounts, with one list
+    metadata.bw_donated_idxs = []
 
 
 def _tangent_outputs(metadata: Any) -> Sequence[int]:

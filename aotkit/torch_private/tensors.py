@@ -116,6 +116,30 @@ def has_storage(value: Any) -> bool:
     return isinstance(value, Tensor) and value.layout is torch.strided and not is_traceable_wrapper_subclass(value)
 
 
+def unwrapped(tensor: Tensor) -> Tensor:
+    """The plain tensor that a subclass is made of, if it is one, as a DTensor is of this rank's shard; else itself."""
+    name = _only_part(tensor)
+    return tensor if name is None else unwrapped(getattr(tensor, name))
+
+
+def wrapped_as(like: Tensor, plain: Tensor) -> Tensor:
+    """A tensor as `like`, made of another plain tensor, without gradients."""
+    if (name := _only_part(like)) is None:
+        return plain
+    names, context = like.__tensor_flatten__()  # type: ignore[attr-defined]
+    parts = {n: getattr(like, n) for n in names} | {name: wrapped_as(getattr(like, name), plain)}
+    make: Any = type(like).__tensor_unflatten__  # type: ignore[attr-defined]
+    return make(parts, context, like.shape, like.stride()).detach()  # type: ignore[no-any-return]
+
+
+def _only_part(tensor: Tensor) -> str | None:
+    """The name of the only tensor that a subclass wraps; None if it wraps none, or several."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return None
+    names = [n for n in tensor.__tensor_flatten__()[0] if isinstance(getattr(tensor, n), Tensor)]
+    return names[0] if len(names) == 1 else None
+
+
 def negated(tensor: Tensor) -> Tensor:
     """A view of the negative of a tensor, by its negative bit."""
     return torch._neg_view(tensor)

@@ -1,0 +1,93 @@
+"""Training on two ranks gives one process's gradients, whatever wraps what is compiled."""
+
+import warnings
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import aotkit
+from aotkit.benchmark.distributed.model import Llama, batch, loss_of, whole
+from aotkit.benchmark.distributed.wrappers import WRAPPERS
+from tests.distributed.ranks import RANKS, results_of
+
+pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="PyTorch was built without gloo")
+SHORT = ("DDP", "FSDP2 by layer", "tensor parallel", "pipeline 1F1B")
+OPTIONS = ({"backend": "inductor", "partition": "nx_min_cut"}, {"backend": "nop", "capture": "dynamo"})
+
+
+def new_model():
+    torch.manual_seed(0)
+    return Llama(width=16, heads=2, layers=2, words=32)
+
+
+def batches():
+    return [batch(number, 2, 8, 32, "cpu") for number in range(RANKS)]
+
+
+def compiler(**options):
+    warnings.simplefilter("error", aotkit.EagerCallWarning)
+    return partial(aotkit.compile, strict=True, **options)
+
+
+def assert_gradients(parameters, wanted):
+    for name, parameter in parameters:
+        torch.testing.assert_close(whole(parameter.grad), wanted[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def gradients_of_one_process():
+    model = new_model()
+    loss_of(model(torch.cat(batches())), torch.cat(batches())).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def train(rank, wrapper, options, steps):
+    """The names of the parameters that this rank has gradients of."""
+    model, wanted = new_model(), gradients_of_one_process()
+    step = WRAPPERS[wrapper](model, compiler(**options), dist.init_device_mesh("cpu", (RANKS,)))
+    for _ in range(steps):
+        model.zero_grad()
+        step(batches())
+        found = [(name, p) for name, p in model.named_parameters() if p.grad is not None]
+        assert_gradients(found, wanted)
+    return {name for name, _ in found}
+
+
+def assert_trains(wrapper, options, steps):
+    assert set().union(*results_of(train, wrapper, options, steps)) == {
+        name for name, _ in new_model().named_parameters()
+    }
+
+
+@pytest.mark.parametrize("wrapper", [pytest.param(w, marks=() if w in SHORT else pytest.mark.sweep) for w in WRAPPERS])
+def test_gradients_are_one_processs(wrapper):
+    assert_trains(wrapper, {"backend": "nop"}, 2)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_200_steps(wrapper, options):
+    assert_trains(wrapper, options, 200)
+
+
+def train_transformers(rank, folder):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=4, use_cache=False))
+    if rank == 0:
+        model.save_pretrained(folder)
+    dist.barrier()
+    ids = torch.randint(0, 64, (2, 8))
+    model(ids, labels=ids).loss.backward()
+    parallel = compiler(backend="nop")(LlamaForCausalLM.from_pretrained(folder, tp_plan="auto"))
+    parallel(input_ids=ids, labels=ids).loss.backward()
+    assert_gradients(parallel.named_parameters(), {n: p.grad for n, p in model.named_parameters()})
+
+
+@pytest.mark.sweep
+def test_plans_of_transformers(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    results_of(train_transformers, str(tmp_path))

@@ -7,7 +7,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aotkit.cli.usage import add_device, add_json, needing_packages, progress, require_device, shown, usage_errors
+from aotkit.cli.usage import (
+    add_device,
+    add_json,
+    add_output,
+    needing_packages,
+    progress,
+    require_device,
+    shown,
+    usage_errors,
+)
 from aotkit.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -23,6 +32,7 @@ def add(commands: "Commands") -> None:
     _add_memory(subjects.add_parser("memory", help="peak memory and time of training steps under memory budgets"))
     _add_patterns(subjects.add_parser("patterns", help="fused patterns of transformers, next to torch.compile"))
     _add_distributed(subjects.add_parser("distributed", help="training steps on several ranks, next to torch.compile"))
+    _add_oslo(subjects.add_parser("oslo", help="the models of OSLO's tutorial, next to eager and torch.compile"))
 
 
 def _add_overhead(parser: argparse.ArgumentParser) -> None:
@@ -83,6 +93,20 @@ def _add_distributed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of timing for each wrapper; default: 5")
     add_json(parser)
     parser.set_defaults(run=_distributed)
+
+
+def _add_oslo(parser: argparse.ArgumentParser) -> None:
+    add_device(parser, "cpu: the same models in small")
+    _add_names(parser, "workloads", "such as 'gpt2 *'; default: all")
+    _add_names(parser, "variants", "such as 'eager,fuse *'; default: all")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="float32: products in TF32")
+    parser.add_argument("--new-tokens", type=int, metavar="N", help="that generate makes; default: 19, as OSLO's")
+    parser.add_argument("--gpt2", metavar="FOLDER", help="what save_pretrained wrote, in place of random weights")
+    parser.add_argument("--t5", metavar="FOLDER", help="the same for T5")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of timing for each variant; default: 1")
+    add_output(parser, "FILE", "write what --json prints to a file, too")
+    add_json(parser)
+    parser.set_defaults(run=_oslo)
 
 
 def _add_names(
@@ -181,6 +205,26 @@ def _distributed(options: argparse.Namespace) -> int:
     wrappers, ways = chosen(options.wrappers, WRAPPERS), chosen(options.ways, dict.fromkeys(WAYS))
     common = {"device": options.device, "ranks": options.ranks, "seconds": options.seconds}
     return shown(measure(wrappers, [*ways], **common, progress=progress()), options)
+
+
+def _oslo(options: argparse.Namespace) -> int:
+    require_device(options.device)
+    from aotkit.benchmark.choice import chosen
+    from aotkit.benchmark.oslo.measure import measure
+    from aotkit.benchmark.oslo.variants import VARIANTS
+
+    workloads = chosen(options.workloads, VARIANTS)
+    names = chosen(options.variants, {name: None for variants in workloads.values() for name in variants})
+    rows = {workload: [name for name in variants if name in names] for workload, variants in workloads.items()}
+    folders = {workload: getattr(options, workload.split()[0]) for workload in rows}
+    with needing_packages():
+        report = measure(
+            rows, device=options.device, dtype=options.dtype, seconds=options.seconds, folders=folders,
+            new_tokens=options.new_tokens, progress=progress(),
+        )  # fmt: skip
+    if options.output:
+        options.output.write_text(json.dumps(report.json(), indent=2) + "\n", encoding="utf-8")
+    return shown(report, options)
 
 
 def _joined_or_measured(

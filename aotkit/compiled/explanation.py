@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aotkit.errors import TraceError
-from aotkit.inspection import Graphs, kernels_html, kernels_json, plain_page
-from aotkit.text import paint_of, printable, terminal_width, wrapped
+from aotkit.inspection import INSTEAD, Graphs, checkpointed, kernels_html, kernels_json, plain_page
+from aotkit.text import counted, paint_of, printable, terminal_width, wrapped
 from aotkit.timeline import Timeline, in_a_line
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ class Explanation:
         if self.eager is not None:
             return "\n".join([*lines, f"  such a call runs eagerly: {self.eager}"])
         lines.append("  such a call runs compiled graphs")
+        if marked := sum(len(checkpointed(graphs)) for graphs in self.all_graphs):
+            lines.append(f"  recomputes {counted(marked, 'operation')} for torch.utils.checkpoint: {INSTEAD}")
         if self.capture == "dynamo":
             graphs = "one graph" if self.pieces == 1 else f"{self.pieces} graphs"
             lines.append(f"  captured by TorchDynamo, with guards of its own, in {graphs}: {self.handed_over}")

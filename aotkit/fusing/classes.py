@@ -86,6 +86,8 @@ class Fusion:
         namespace = {"_aotkit_fusion": self, "_aotkit_original": cls, "_aotkit_name": name}
         namespace |= {attribute: getattr(cls, attribute) for attribute in ("__module__", "__qualname__", "__doc__")}
         if decision.outcome == "compiled":
+            if is_root and hasattr(cls, "get_compiled_call"):
+                namespace["get_compiled_call"] = _itself
             namespace["forward"] = _forward(cls.forward, self.function_of(cls, decision.group))
         elif decision.forward is not None:
             namespace["forward"] = _forward(cls.forward, decision.forward)
@@ -94,6 +96,11 @@ class Fusion:
         made: type = type(cls)(cls.__name__, (FusedModule, cls), namespace)
         self._classes.append((key, made))
         return made
+
+
+def _itself(model: nn.Module, compile_config: Any) -> Function:
+    """What `generate` of transformers calls where it would have torch.compile compile the model: with static caches."""
+    return model.__call__
 
 
 def _identity(x: Any) -> Any:

@@ -6,7 +6,9 @@ from aotkit.inspection.kernels import kernels_html, kernels_json, kernels_text, 
 from aotkit.inspection.memory import Memory, Span, bytes_alive, memories
 from aotkit.inspection.nodes import bytes_moved
 from aotkit.inspection.saved import (
+    INSTEAD,
     SavedValue,
+    checkpointed,
     recomputation_costs,
     recomputed,
     recomputed_views,
@@ -20,8 +22,8 @@ from aotkit.text import SourceLine
 from aotkit.view import Cost
 
 __all__ = [
-    "Cost", "Graphs", "Memory", "SavedValue", "SourceLine", "Span", "bytes_alive", "bytes_moved",
-    "graphs_data", "graphs_of",
+    "INSTEAD", "Cost", "Graphs", "Memory", "SavedValue", "SourceLine", "Span", "bytes_alive", "bytes_moved",
+    "checkpointed", "graphs_data", "graphs_of",
     "kernels_html", "kernels_json", "kernels_text", "looks_up_in", "memories", "plain_page", "recomputation_costs",
     "recomputed", "recomputed_views", "render_html", "render_markdown", "render_text", "saved_bytes", "saved_values",
     "source_line", "traffic",

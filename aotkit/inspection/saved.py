@@ -13,6 +13,7 @@ from torch.fx.node import map_arg
 
 from aotkit.inspection.nodes import bytes_moved, memory_of, storage_roots
 from aotkit.passes import (
+    asked_to_recompute,
     is_operation,
     is_symbol,
     operator_name,
@@ -205,6 +206,15 @@ def recomputed(graphs: "Graphs") -> list[Node]:
 def recomputed_views(graphs: "Graphs") -> list[Node]:
     """The views that backward takes again: they cost neither memory nor a kernel."""
     return [node for node, is_view in _computed_twice(graphs) if is_view]
+
+
+# What there is in the place of torch.utils.checkpoint.
+INSTEAD = "without its marks, partition nx_min_cut.peak(limit) chooses what to recompute for a peak that you give"
+
+
+def checkpointed(graphs: "Graphs") -> list[Node]:
+    """Those of `recomputed` that `torch.utils.checkpoint` asks for: its marks leave the partitioner no choice."""
+    return [node for node in recomputed(graphs) if asked_to_recompute(node)]
 
 
 def recomputation_costs(graphs: "Graphs") -> dict[Node, Cost]:

@@ -15,7 +15,15 @@ from torch.fx import Node
 
 from aotkit.inspection.lines import Line, backward_lines, forward_lines, input_labels, value_label
 from aotkit.inspection.nodes import tensor_type_name
-from aotkit.inspection.saved import SavedValue, recomputation_costs, recomputed_views, saved_values, storage_bytes
+from aotkit.inspection.saved import (
+    INSTEAD,
+    SavedValue,
+    checkpointed,
+    recomputation_costs,
+    recomputed_views,
+    saved_values,
+    storage_bytes,
+)
 from aotkit.passes import Regions, is_operation, placeholders, size_hint
 from aotkit.text import (
     Paint,
@@ -133,6 +141,8 @@ def totals(graphs: "Graphs") -> list[str]:
         f"inputs, outputs and their views (alive anyway): {_total(alive)}",
         f"recomputed: {counted(len(again), 'operation')}{_names(again)}{cost}",
     ]
+    if marked := checkpointed(graphs):
+        lines.append(f"of these, {counted(len(marked), 'operation')} for torch.utils.checkpoint: {INSTEAD}")
     return [*lines, f"views taken again: {len(views)}{_names(views)}"] if views else lines
 
 

@@ -31,6 +31,7 @@ from aotkit.passes.new_storages import IS_NEW_STORAGE, SINCE_2_14, assigning, ca
 from aotkit.passes.nodes import (
     IN_KERNELS,
     SYMBOLIC,
+    asked_to_recompute,
     changes_inputs,
     flops,
     is_in_kernels,
@@ -71,6 +72,7 @@ __all__ = [
     "Regions",
     "Result",
     "Tables",
+    "asked_to_recompute",
     "assigning",
     "bodies_of",
     "calls_of",

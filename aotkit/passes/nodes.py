@@ -81,6 +81,11 @@ def must_save(node: Node) -> bool:
     return node.meta.get("recompute") in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
 
 
+def asked_to_recompute(node: Node) -> bool:
+    """Whether `torch.utils.checkpoint` has marked a node: what it computes is to be computed again, not saved."""
+    return node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+
+
 def is_tensor(node: Node) -> bool:
     """Whether a node's value is one tensor."""
     return isinstance(node.meta.get("val"), Tensor)

@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 from torch.fx.traceback import preserve_node_meta
 
 from aotkit.torch_private.aotautograd_metadata import Compiled, Layout, compiled_function, function_metadata
+from aotkit.torch_private.autograd import marking_checkpoints
 from aotkit.torch_private.decompositions import correct_recurrent_layers
 from aotkit.torch_private.fake_tensors import outside_fake_mode, propagate
 
@@ -117,7 +118,8 @@ def settings() -> Iterator[None]:
     # While a tracing context is active, this tells torch to keep random operators whose results nobody uses: they move
     # the generator on, so without them all later draws of the program would be others than in eager.
     correct_overlap()
-    with config.patch(settings), inductor_config.patch(fallback_random=True), correct_recurrent_layers():
+    options = config.patch(settings), inductor_config.patch(fallback_random=True)
+    with options[0], options[1], correct_recurrent_layers(), marking_checkpoints():
         yield
 
 

@@ -93,7 +93,7 @@ def test_each_error_has_an_exit_code(error, code):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-@pytest.mark.parametrize("command", ["check nop", "bench overhead", "bench memory", "bench patterns"])
+@pytest.mark.parametrize("command", ["check nop", "bench overhead", "bench memory", "bench patterns", "bench oslo"])
 def test_a_device_that_is_missing_is_unavailable(command, capsys):
     assert cli.main([*command.split(), "--device", "cuda"]) == 3
     assert "--device cuda was asked for, but torch finds no CUDA device. Run without it" in capsys.readouterr().err

@@ -7,6 +7,8 @@ import torch
 
 pytest.importorskip("transformers")
 
+from transformers import CompileConfig
+
 import aotkit
 from tests.fusing.models import built, config
 from tests.integrations.models import batch, decoder
@@ -64,6 +66,20 @@ def test_generated_tokens_are_eagers(way, options):
     for lengths, length in [([5, 3], 12), ([8, 9], 6), ([10, 1], 3)]:
         assert_same(lengths, length)
     assert compiled_graphs(model) == before
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_static_cache_runs_our_graphs_where_generate_would_compile():
+    """As it does on a GPU, by torch.compile."""
+    compiling = CompileConfig()
+    compiling._compile_all_devices = True
+    eager = decoder().eval()
+    model = aotkit.fuse(copy.deepcopy(eager), config(**WHOLE))
+    prompt = prompt_of([5, 3])
+    found = tokens(model, prompt, 4, **WAYS["static cache"], compile_config=compiling)
+    assert torch.equal(found, tokens(eager, prompt, 4, **WAYS["static cache"]))
+    assert compiled_graphs(model) == {"": 2}  # for the prompt, and for one token
+    assert not hasattr(model, "_compiled_call")
 
 
 @pytest.mark.sweep

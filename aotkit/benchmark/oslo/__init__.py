@@ -1,0 +1,1 @@
+"""The workloads of OSLO's tutorial on fusing models of transformers, measured again."""

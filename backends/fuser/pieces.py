@@ -28,7 +28,6 @@ class _Cutting:
         self._loops, self.before = loops, dict[Node, Node]()
         self._nodes = set(below(r.node for r in results))
         self._reduced = _reduced(r.node for r in results)
-        self._summed_along = {a for n in self._nodes if n.kind == "reduction" for a in n.axes}
         self._axes: dict[tuple[int, int], int] = {}  # equal parts of an axis are one axis, so that they can share loads
 
     def pieces(self, result: Result) -> list[Result]:
@@ -41,8 +40,6 @@ class _Cutting:
             if not 1 <= len(cuts) < MOST or axis in self._reduced:
                 continue
             is_plain = not (has_sums or is_stack)
-            if is_plain and axis in self._summed_along:  # the sums read all pieces at once
-                continue
             starts, ends = [0, *sorted(cuts)], [*sorted(cuts), size]
             least = min(end - start for start, end in zip(starts, ends, strict=True))
             if is_plain and least * stride < limits.LONG_PIECE:

@@ -216,6 +216,20 @@ def test_pieces_of_a_result_are_stored_where_they_are_computed():
     assert described(forward(normalized, torch.randn(64, 256), torch.randn(64, 512))) == [(64, 256), (64, 512)]
 
 
+def test_gradients_of_what_was_cut_are_stored_in_pieces_that_read_what_they_share_once():
+    def gated(x):
+        a, b = x.chunk(2, -1)
+        return F.silu(a) * b
+
+    compiled = backward(gated, rand(64, 1024))
+    (launch,) = compiled.launches
+    assert launch.code.count("tl.load(") == 4  # the gradient, a sigmoid that is saved, and both halves
+    assert described(compiled) == [(64 * 512, None)]
+    assert described(backward(gated, rand(64, 64))) == [(64 * 64, None)]  # pieces of 32 are too short
+    with_bias = backward(lambda x, bias: gated(x + bias), rand(4096, 1024), rand(1024))
+    assert len(with_bias.plan.kernels) == 2  # the sums for the bias are in pieces, too, and what finishes them
+
+
 def test_what_is_read_as_a_whole_is_no_piece():
     def normalized_and_turned(x):
         x = F.rms_norm(x, (8,))

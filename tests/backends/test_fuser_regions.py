@@ -198,6 +198,25 @@ def test_a_view_that_splits_no_axis_is_declined():
     assert reasons(lambda x: x.view(2, 3, 2, 2).view(2, 12) * 2, x) == []
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.roll(x.view(4, 7, 7, 8, 8, 6).transpose(2, 3).reshape(4, 56, 56, 6), (4, 4), (1, 2)),
+        lambda x: torch.roll(x.view(4, 56, 56, 6), 5) * 2,
+    ],
+    ids=["windows that are put together", "all elements"],
+)
+def test_views_that_make_an_operation_hard_are_atens(fn):
+    """Of parts that begin within a row of what a view merged, no loop is made: the view is taken before."""
+    x = torch.randn(4, 56 * 56 * 6, requires_grad=True)
+    fast = aotkit.compile(fn, backend="fuser")
+    report = fast.check(x)
+    assert report.passed, report
+    names = [k.kernel.name for k in fast.explain(x).kernels.kernels if k.role == "forward"]
+    assert [name.startswith("kernel") for name in names].count(True) == 1
+    assert {name for name in names if not name.startswith("kernel")} <= {"aten.clone.default"}
+
+
 def test_an_operation_without_code_is_declined(monkeypatch):
     monkeypatch.delitem(OPERATIONS, "lgamma")
     monkeypatch.delitem(REDUCTIONS, "prod")

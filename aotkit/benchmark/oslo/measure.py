@@ -19,6 +19,7 @@ from aotkit.benchmark.timing import Tell, silent
 
 ROUNDS = 3
 MOST_SECONDS = 900
+FEW_COMPILERS = {"TORCHINDUCTOR_COMPILE_THREADS": "4"}  # else each process starts one for each core
 
 
 def measure(
@@ -43,7 +44,7 @@ def measure(
         for workload, names in variants.items()
         for variant in names
     ]
-    for batch in _batches(tasks, max(1, (os.cpu_count() or 1) // 2)):
+    for batch in _batches(tasks, os.cpu_count() or 1):
         report.rows += _measured_together(batch, seconds / ROUNDS, progress)
     return report
 
@@ -90,8 +91,9 @@ class Process:
         self._errors = tempfile.TemporaryFile("w+", errors="replace")
         command = [sys.executable, "-m", "aotkit.benchmark.oslo.process", self._task.text()]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
-        )
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            env={**FEW_COMPILERS, **os.environ},
+        )  # fmt: skip
         self._timer = threading.Timer(MOST_SECONDS, self._process.kill)
         self._timer.daemon = True
         self._timer.start()

@@ -68,17 +68,24 @@ def _measured_together(tasks: Sequence[Task], seconds: float, progress: Tell) ->
         progress(f"getting ready: {', '.join(f'{row.workload}: {row.variant}' for row in rows)}")
         processes = [stack.enter_context(Process(task)) for task in tasks]
         for row, process in zip(rows, processes, strict=True):
-            try:
-                row.problem = process.answer()["problem"]
+            if found := _answer(row, process):
+                row.differs = found["differs"]
                 progress(f"{row.workload}: {row.variant} is ready")
-            except RuntimeError as e:
-                row.fail(e)
         for number in range(ROUNDS):
             for row, process in zip(rows, processes, strict=True):
                 if row.problem is None:
                     progress(f"{row.workload}: {row.variant} ({number + 1} of {ROUNDS})")
-                    row.add(process.answer(str(seconds)))
+                    row.add(_answer(row, process, str(seconds)))
     return rows
+
+
+def _answer(row: Row, process: "Process", line: str | None = None) -> dict[str, Any]:
+    """What the process of a row says; nothing where it has ended, which the row notes."""
+    try:
+        return process.answer(line)
+    except RuntimeError as e:
+        row.fail(e)
+        return {}
 
 
 class Process:

@@ -51,7 +51,18 @@ SHOWN = {
         "inductor  forward    3 kernels, the largest of 5 operations",
         "inductor  nx_min_cut",
     ],
+    "5_whole_models": [
+        "transformer.h.0.mlp, transformer.h.1.mlp, 2 more  GPT2MLP          compiled",
+        "('GPT2LMHeadModel', True, True)",
+        "saved for the backward pass: 7.2 MiB, in eager 21.3 MiB",
+        "0.63 MiB with checkpoints, 0.49 MiB with a limit of 512 KiB",
+        "greedy gives eager's tokens",
+        "{'num_beams': 3} gives eager's tokens",
+        "{'cache_implementation': 'static'} gives eager's tokens",
+        "0 graphs more for longer texts",
+    ],
 }
+LONG = "3_write_a_partitioner", "4_compare", "5_whole_models"
 MACHINE = re.compile(r"(?:^|[\s\"'(`])/(?:home|root|tmp|usr|var|work|Users|private)/")
 
 
@@ -73,10 +84,7 @@ def test_every_notebook_is_tested():
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(p, marks=pytest.mark.sweep) if p.stem in ("3_write_a_partitioner", "4_compare") else p
-        for p in PATHS
-    ],
+    [pytest.param(p, marks=pytest.mark.sweep) if p.stem in LONG else p for p in PATHS],
     ids=lambda p: p.stem,
 )
 def test_it_runs_and_shows_what_it_is_about(path, tmp_path):

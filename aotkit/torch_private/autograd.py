@@ -101,15 +101,19 @@ def _adapted(original: Callable[..., Iterator[None]]) -> Callable[..., Iterator[
 
     @functools.wraps(original)
     def generator(*args: Any, **kwargs: Any) -> Iterator[None]:
+        is_marking = getattr(_this_thread, "marks", False)
+        modes = [mode for mode in dispatch_modes() if isinstance(mode, RepeatedMode)]
+        if not is_marking and not modes:
+            return original(*args, **kwargs)
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
         values = given.arguments
-        if getattr(_this_thread, "marks", False):
+        if is_marking:
             return _marking(values["context_fn"])
-        again = [mode.repeated() for mode in dispatch_modes() if isinstance(mode, RepeatedMode)]
-        if again and values["context_fn"] is noop_context_fn:
+        again = [mode.repeated() for mode in modes]
+        if values["context_fn"] is noop_context_fn:
             values["fn"] = _under(again, values["fn"])
-        elif again:
+        else:
             values["context_fn"] = _below(again, values["context_fn"])
         return original(*given.args, **given.kwargs)
 

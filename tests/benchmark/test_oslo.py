@@ -101,7 +101,8 @@ def found():
     rows = [
         Row(T5_GENERATE, EAGER, [0.4, 0.2, 0.3], 2**20), Row(T5_GENERATE, BEFORE_5_15, [0.6]),
         Row(T5_GENERATE, TORCH_COMPILE, [0.2]), Row(T5_GENERATE, f"{TORCH_COMPILE} static cache", [0.15]),
-        Row(T5_GENERATE, "fuse the model", [0.1]), Row(T5_GENERATE, "fuse kernels", problem="row 0: no"),
+        Row(T5_GENERATE, "fuse the model", [0.1]), Row(T5_GENERATE, "fuse kernels", [0.1], differs="row 0: no"),
+        Row(T5_GENERATE, "fuse activations", problem="RuntimeError: broken"),
     ]  # fmt: skip
     place = {"processor": "some", "gpu": None, "transformers": "5.17.0", "dtype": "float32"}
     return OsloReport(place, "2.13.0", "cpu", rows)
@@ -118,6 +119,11 @@ def test_ratios_are_over_eager_and_the_best_of_torch_compile(found):
 def test_what_failed_is_told(found):
     assert not found.passed
     assert "t5 generate: fuse kernels: row 0: no" in str(found)
+    assert "t5 generate: fuse activations: RuntimeError: broken" in str(found)
+    right = {
+        line.rpartition(" ")[2] for line in str(found).splitlines() if line.startswith("t5 generate  fuse kernels")
+    }
+    assert right == {"no"}
     assert str(OsloReport.joined([json.loads(json.dumps(found.json()))])) == str(found)
 
 

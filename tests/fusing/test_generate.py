@@ -19,6 +19,7 @@ WAYS = {
     "beams": {"num_beams": 3, "do_sample": False},
     "sampling": {"do_sample": True, "top_k": 8, "temperature": 1.5},
     "static cache": {"do_sample": False, "cache_implementation": "static"},
+    "beams, static cache": {"num_beams": 3, "do_sample": False, "cache_implementation": "static"},
     "no repeated n-grams": {"do_sample": False, "no_repeat_ngram_size": 2},
 }
 WHOLE = {"memory_efficient_fusion": True}
@@ -66,6 +67,21 @@ def test_generated_tokens_are_eagers(way, options):
     for lengths, length in [([5, 3], 12), ([8, 9], 6), ([10, 1], 3)]:
         assert_same(lengths, length)
     assert compiled_graphs(model) == before
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("way", "options"), [("greedy", {}), *(pytest.param(way, WHOLE, marks=slow) for way in WAYS)]
+)  # fmt: skip
+def test_many_tokens_compile_as_much_as_few(way, options):
+    counts = []
+    for length in (8, 64):
+        torch._dynamo.reset()
+        model = aotkit.fuse(decoder().eval(), config(**options))
+        tokens(model, prompt_of([5, 3]), length, **WAYS[way])
+        counts.append(compiled_graphs(model))
+    assert counts[0] == counts[1]
+    assert all(0 < count <= 3 for count in counts[0].values())
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -19,6 +19,7 @@ from aotkit.benchmark.timing import Tell, silent
 
 ROUNDS = 3
 MOST_SECONDS = 900
+FEW_COMPILERS = {"TORCHINDUCTOR_COMPILE_THREADS": "4"}  # else each process starts one for each core
 
 
 def measure(
@@ -43,7 +44,7 @@ def measure(
         for workload, names in variants.items()
         for variant in names
     ]
-    for batch in _batches(tasks, max(1, (os.cpu_count() or 1) // 2)):
+    for batch in _batches(tasks, os.cpu_count() or 1):
         report.rows += _measured_together(batch, seconds / ROUNDS, progress)
     return report
 
@@ -67,17 +68,24 @@ def _measured_together(tasks: Sequence[Task], seconds: float, progress: Tell) ->
         progress(f"getting ready: {', '.join(f'{row.workload}: {row.variant}' for row in rows)}")
         processes = [stack.enter_context(Process(task)) for task in tasks]
         for row, process in zip(rows, processes, strict=True):
-            try:
-                row.problem = process.answer()["problem"]
+            if found := _answer(row, process):
+                row.differs = found["differs"]
                 progress(f"{row.workload}: {row.variant} is ready")
-            except RuntimeError as e:
-                row.fail(e)
         for number in range(ROUNDS):
             for row, process in zip(rows, processes, strict=True):
                 if row.problem is None:
                     progress(f"{row.workload}: {row.variant} ({number + 1} of {ROUNDS})")
-                    row.add(process.answer(str(seconds)))
+                    row.add(_answer(row, process, str(seconds)))
     return rows
+
+
+def _answer(row: Row, process: "Process", line: str | None = None) -> dict[str, Any]:
+    """What the process of a row says; nothing where it has ended, which the row notes."""
+    try:
+        return process.answer(line)
+    except RuntimeError as e:
+        row.fail(e)
+        return {}
 
 
 class Process:
@@ -90,8 +98,9 @@ class Process:
         self._errors = tempfile.TemporaryFile("w+", errors="replace")
         command = [sys.executable, "-m", "aotkit.benchmark.oslo.process", self._task.text()]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
-        )
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            env={**FEW_COMPILERS, **os.environ},
+        )  # fmt: skip
         self._timer = threading.Timer(MOST_SECONDS, self._process.kill)
         self._timer.daemon = True
         self._timer.start()

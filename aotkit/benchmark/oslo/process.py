@@ -62,8 +62,8 @@ def prepared(task: Task) -> tuple[Callable[[], Any], str | None]:
     run = partial(workload.run, **variant.options())
     for _ in range(WARM_UP):
         found = run()
-    problem = workload.compare(found, wanted, TOLERANCES[task.device, task.dtype])
-    return run, problem or (_unfused(workload.model) if variant.is_ours else None)
+    differs = workload.compare(found, wanted, TOLERANCES[task.device, task.dtype])
+    return run, differs or (_unfused(workload.model) if variant.is_ours else None)
 
 
 def _unfused(model: Any) -> str | None:
@@ -99,8 +99,8 @@ def main(text: str) -> None:
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # what libraries print is no answer
         task = Task(**json.loads(text))
-        run, problem = prepared(task)
-        print(json.dumps({"problem": problem}), file=answers, flush=True)
+        run, differs = prepared(task)
+        print(json.dumps({"differs": differs}), file=answers, flush=True)
         for line in sys.stdin:
             print(json.dumps(round_of(run, float(line), task.device)), file=answers, flush=True)
 

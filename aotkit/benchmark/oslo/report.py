@@ -13,7 +13,7 @@ from aotkit.benchmark.timing import spread
 EXPLANATION = (
     "ms: one call, until the device has finished; median, ± half the interquartile range. Each variant has a process "
     "of its own; they are timed in turn. Ratios: how many times faster than eager, and than the fastest row of "
-    "torch.compile. peak: the most that was allocated on the GPU. A row has times if its results are eager's."
+    "torch.compile. peak: the most that was allocated on the GPU. right: whether the results are those of eager."
 )
 
 
@@ -25,11 +25,17 @@ class Row(Outcome):
     variant: str
     seconds: list[float] = field(default_factory=list)  # of each call
     peak_bytes: int | None = None
+    differs: str | None = None  # in what its results are not those of eager, or are, but uncompiled
+
+    @property
+    def failed(self) -> bool:
+        """Whether something is wrong."""
+        return super().failed or self.differs is not None
 
     def add(self, found: Mapping[str, Any]) -> None:
-        """One more round, as `process.round_of` gives it."""
-        self.seconds += found["seconds"]
-        if found["peak_bytes"] is not None:
+        """One more round, as `process.round_of` gives it; nothing where there was none."""
+        self.seconds += found.get("seconds", [])
+        if found.get("peak_bytes") is not None:
             self.peak_bytes = max(found["peak_bytes"], self.peak_bytes or 0)
 
     @property
@@ -42,8 +48,8 @@ class Row(Outcome):
 class OsloReport(MeasuredReport[Row]):
     """All rows."""
 
-    heading = ("workload", "variant", "ms", "vs eager", "vs torch.compile", "peak MiB")
-    words = ("workload", "variant")
+    heading = ("workload", "variant", "ms", "vs eager", "vs torch.compile", "peak MiB", "right")
+    words = ("workload", "variant", "right")
     by = 1
     key = ("workload", "variant")
 
@@ -73,16 +79,17 @@ class OsloReport(MeasuredReport[Row]):
 
     def _cells(self) -> Iterable[Sequence[str]]:
         for row in self.rows:
-            if not row.seconds:
+            if row.problem:
                 yield row.workload, row.variant, row.word
                 continue
-            ratios = [cell(self.ratio(row, family), ".2f") for family in (EAGER, TORCH_COMPILE)]
-            yield row.workload, row.variant, spread(row.seconds).text(1e3), *ratios, cell(row.peak_bytes, ",.0f", MIB)
+            numbers = [cell(self.ratio(row, family), ".2f") for family in (EAGER, TORCH_COMPILE)]
+            numbers += [cell(row.peak_bytes, ",.0f", MIB), "no" if row.differs else "yes"]
+            yield row.workload, row.variant, spread(row.seconds).text(1e3), *numbers
 
     def _notes(self) -> list[str]:
         names = {row.workload for row in self.rows}
         oslo = ", ".join(f"{name} {ratio}" for name, ratio in OSLO_RATIOS.items() if name in names)
-        problems = [f"{row.workload}: {row.variant}: {row.problem}" for row in self.rows if row.problem]
+        problems = [f"{row.workload}: {row.variant}: {row.problem or row.differs}" for row in self.rows if row.failed]
         return [EXPLANATION, f"OSLO's tutorial had over eager, on a GPU that it does not name: {oslo}.", *problems]
 
 

@@ -8,7 +8,7 @@ from aotkit.benchmark.oslo.host_ngrams import HostNoRepeatNGram
 from aotkit.benchmark.oslo.workloads import GPT2_INFERENCE, GPT2_TRAINING, NGRAM_SIZE, T5_GENERATE
 from aotkit.benchmark.rivals import EAGER, TORCH_COMPILE
 
-BEFORE_5_15 = "eager, n-grams of before 5.15"
+BEFORE_5_15 = "eager n-grams of before 5.15"
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ def _generating(variant: Variant, options: Callable[[], Mapping[str, Any]] = dic
 
 
 KERNELS = ["FusedRMSNorm", "FusedNoRepeatNGram"]
+# Names have no commas, which stand between names on the command line.
 VARIANTS: dict[str, dict[str, Variant]] = {
     GPT2_INFERENCE: {
         EAGER: Variant(),
@@ -74,7 +75,7 @@ VARIANTS: dict[str, dict[str, Variant]] = {
         f"{TORCH_COMPILE} static cache": _generating(Variant(), static),
         "fuse kernels": _generating(_fused(custom_kernels=KERNELS)),
         "fuse the model": _generating(_fused(memory_efficient_fusion=True, custom_kernels=KERNELS)),
-        "fuse the model, static cache": _generating(
+        "fuse the model static cache": _generating(
             _fused(memory_efficient_fusion=True, custom_kernels=KERNELS), static
         ),
     },

@@ -74,8 +74,9 @@ def _measured_together(tasks: Sequence[Task], seconds: float, progress: Tell) ->
         for number in range(ROUNDS):
             for row, process in zip(rows, processes, strict=True):
                 if row.problem is None:
-                    progress(f"{row.workload}: {row.variant} ({number + 1} of {ROUNDS})")
                     row.add(_answer(row, process, str(seconds)))
+                    found = "failed" if row.time is None else f"{1e3 * row.time:.4g} ms"
+                    progress(f"{row.workload}: {row.variant} ({number + 1} of {ROUNDS}): {found}")
     return rows
 
 

@@ -3,6 +3,7 @@
 from aotkit.passes.changing_inputs import COPY, copy_changing_inputs, drop_unsaved_copies
 from aotkit.passes.chunks import Result, bodies_of, gathered, in_chunks, is_in_chunks
 from aotkit.passes.description import description, holds_address, tensor_kind
+from aotkit.passes.digests import digest
 from aotkit.passes.gradients import copy_repeated_gradients, gradient_uses, separate_gradients
 from aotkit.passes.graph_data import Tables, graph_data, graph_of, values_data, values_of
 from aotkit.passes.graphs import (
@@ -74,6 +75,7 @@ __all__ = [
     "correct_statistics",
     "credit_backward",
     "description",
+    "digest",
     "drop_unsaved_copies",
     "effect_tokens",
     "flops",

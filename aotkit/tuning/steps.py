@@ -23,12 +23,17 @@ def steps_a_sample(workload: Workload) -> int:
     return max(1, min(MOST_STEPS, round(SAMPLE_SECONDS / least)))
 
 
-def sampler(workload: Workload, call: Callable[..., Any], count: int) -> Sample:
-    """A function that takes so many steps, forward and backward, and returns the seconds of one. All has run before."""
+def sampler(workload: Workload, call: Callable[..., Any], count: int, *, backward: bool = True) -> Sample:
+    """A function that takes so many steps, and returns the seconds of one. What is called has run before.
+
+    Args:
+        backward: whether a step has gradients; else it is a call under `no_grad`.
+    """
 
     def sample() -> float:
         workload.prepare()
-        return _seconds(workload, call, count) / count
+        with torch.set_grad_enabled(backward and torch.is_grad_enabled()):
+            return _seconds(workload, call, count) / count
 
     return sample
 
@@ -53,7 +58,7 @@ def _seconds(workload: Workload, call: Callable[..., Any], count: int) -> float:
 
 def _run(workload: Workload, call: Callable[..., Any], count: int) -> None:
     args, kwargs = workload.args, workload.kwargs
-    if not workload.differentiates:
+    if not workload.differentiates or not torch.is_grad_enabled():
         for _ in range(count):
             call(*args, **kwargs)
         return

@@ -13,10 +13,12 @@ from aotkit.compiled import CompiledFunction
 from aotkit.errors import AotkitError, MismatchError
 from aotkit.inspection import Graphs
 from aotkit.tuning.candidates import Candidate
+from aotkit.tuning.recipe import DEFAULTS
 from aotkit.tuning.workload import Workload
 
 Made = CompiledFunction[..., Any]
-SPECIAL = (math.nan, math.inf, -math.inf)  # which functions may treat apart
+PLACES = (0.0, 0.5, 1.0)  # of special values, as parts of a tensor
+LARGE = 16  # times the largest value
 
 
 class Unfit(Exception):
@@ -29,13 +31,13 @@ def made(candidate: Candidate, workload: Workload, options: dict[str, Any]) -> M
     The check of the first call would look for the culprit, which nobody asks for here.
 
     Args:
-        options: of `compile`, those that all candidates have.
+        options: of `compile`, those that all candidates have, as far as they are not the defaults.
 
     Raises:
         Unfit: it computes something else, or runs eagerly, or it could not be found out.
     """
     with said_as_a_reason():
-        all_options: Any = {**options, **candidate.for_compile(), "check": False}
+        all_options: Any = {**DEFAULTS, **options, **candidate.for_compile(), "check": False}
         compiled: Made = CompiledFunction(workload.fn, all_options)
         workload.prepare()
         workload.call(compiled)
@@ -59,7 +61,7 @@ def _require_compiled(all_graphs: Sequence[Graphs], candidate: Candidate) -> Non
 
 
 def require_right(compiled: Made, workload: Workload) -> None:
-    """Compare what is compiled with eager once more: for these values, for others, and for NaN and infinities.
+    """Compare what is compiled with eager once more: for these values, others, and with NaN and large ones.
 
     Raises:
         Unfit: it computes something else, or it could not be found out.
@@ -70,9 +72,9 @@ def require_right(compiled: Made, workload: Workload) -> None:
             raise Unfit(f"it runs eagerly: {reason}")
         workload.prepare()
         _compare(compiled, workload.args, workload.kwargs)
-        args, kwargs = workload.with_inputs(special)
+        args, kwargs = workload.with_inputs(with_special_values)
         if _runs(workload.fn, args, kwargs):
-            _compare(compiled, *workload.with_inputs(special))
+            _compare(compiled, *workload.with_inputs(with_special_values))
 
 
 def _compare(compiled: Made, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -83,14 +85,16 @@ def _compare(compiled: Made, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
 
 
 @torch.no_grad()
-def special(x: Tensor) -> Tensor:
-    """The same with NaN and infinities in a few places, where there is room for other values besides."""
-    if not x.is_floating_point() or x.numel() <= len(SPECIAL):
-        return x
-    for i, value in enumerate(SPECIAL):
-        place = i * (x.numel() - 1) // (len(SPECIAL) - 1)
-        index = [int(n) for n in torch.unravel_index(torch.tensor(place), x.shape)]
-        x[tuple(index)] = value
+def with_special_values(x: Tensor) -> Tensor:
+    """The same with large numbers at its ends and a NaN in its middle, where there is room for other values besides.
+
+    Infinities are left out: eager's own kernels do not agree about them, as those of GELU.
+    """
+    if x.is_floating_point() and x.numel() > len(PLACES):
+        large = LARGE * x.nan_to_num().abs().max()
+        for place, value in zip(PLACES, (float(large), math.nan, -float(large)), strict=True):
+            index = torch.unravel_index(torch.tensor(int(place * (x.numel() - 1))), x.shape)
+            x[tuple(map(int, index))] = value
     return x
 
 

@@ -7,7 +7,6 @@ from torch import nn
 import aotkit
 from aotkit.tuning import Workload, search, steps, verdicts
 from aotkit.tuning.candidates import Candidate
-from aotkit.tuning.recipe import DEFAULTS
 from tests.tuning import wrong
 
 pytestmark = pytest.mark.usefixtures("unverified")
@@ -35,7 +34,7 @@ def tuned(candidates, fn=loss, args=None, **options):
 
 @pytest.mark.parametrize("name", [*wrong.FORWARD, *wrong.BACKWARD])
 def test_what_is_wrong_is_never_chosen(name):
-    """Among thirty-two, though there is nothing else to choose but eager, and whether it is faster or not."""
+    """Each of thirty, though there is nothing else to choose but eager, and whether it is faster or not."""
     found = tuned([{"backend": wrong.backends()[name], "partition": "default"}])
     (trial,) = found.trials
     assert trial.why.startswith("not chosen: "), f"{name} passed: {found.table()}"
@@ -88,7 +87,7 @@ def test_a_backend_that_leaves_its_regions_as_they_are_is_not_what_is_timed():
     try:
         workload = Workload(loss, inputs(), {})
         with pytest.raises(verdicts.Unfit, match="did not compile: RuntimeError: no such instruction"):
-            verdicts.made(Candidate({"backend": first}, {digest: "broken"}), workload, dict(DEFAULTS))
+            verdicts.made(Candidate({"backend": first}, {digest: "broken"}), workload, {})
     finally:
         aotkit.unregister_backend("broken")
 

@@ -74,8 +74,6 @@ FORWARD = {
     "negated": first(lambda x: -x),
     "zero": first(torch.zeros_like),
     "without_nan": first(lambda x: torch.where(x.isnan(), 0.0, x)),
-    "without_infinities": first(lambda x: torch.where(x.isinf(), 1e30, x)),
-    "nan_for_infinities": first(lambda x: torch.where(x == -torch.inf, torch.nan, x)),
     "clamped": first(lambda x: x.clamp(-4, 4)),
     "positive": first(torch.relu),
     "coarse": first(lambda x: x.bfloat16().float()),

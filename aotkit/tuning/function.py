@@ -3,6 +3,7 @@
 import functools
 import threading
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from aotkit.compiled import CompiledFunction, Explanation
 from aotkit.errors import AotkitError, TraceError
+from aotkit.runtime import COMPILE_LOCK
 from aotkit.torch_private.dispatch import pytree
 from aotkit.torch_private.switches import why_eager
 from aotkit.tuning.answer import tuned
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 IS_EAGER = "that was found to be best by measuring"
+MOST_MEASURED = 8  # kinds of calls: with sizes that change all the time, each would take a minute
 
 
 def _delegated(name: str) -> Any:
@@ -57,7 +60,8 @@ class TunedFunction(CompiledFunction[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if (run := self._runs.get(_kind(args, kwargs))) is None:
-            if torch.compiler.is_dynamo_compiling() or why_eager() is not None:
+            # As a part of something that is compiled, it waits for no lock: who has it may be waiting for that one.
+            if torch.compiler.is_dynamo_compiling() or COMPILE_LOCK.is_held_here() or why_eager() is not None:
                 return self.__wrapped__(*args, **kwargs)
             run = self.run_of(args, kwargs)
         return run(*args, **kwargs)
@@ -92,6 +96,9 @@ class TunedFunction(CompiledFunction[P, R]):
     def _tuned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TunedRecipe:
         options = {name: value for name, value in self._options.items() if name != "backend"}
         fn = self.__wrapped__
+        if len(self._recipes) >= MOST_MEASURED:
+            last = next(reversed(self._recipes.values()))
+            return replace(last, origin=f"not measured: {MOST_MEASURED} kinds of calls have been; as the last one")
         if (reason := self._why_not(args, kwargs)) is not None:
             return TunedRecipe(fn, self._recipe.name, Candidate({}), origin=f"not measured: {reason}", options=options)
         return tuned(fn, args, kwargs, options)
@@ -112,11 +119,14 @@ class TunedFunction(CompiledFunction[P, R]):
 
 def _kind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
     """Equal for calls that are to run in the same way."""
-    leaves = args if not kwargs else (*args, *kwargs.items())
-    return torch.is_grad_enabled(), *[x.shape if isinstance(x, Tensor) else _kind_of_rest(x) for x in leaves]
+    given = (*map(_kind_of, args), *((name, _kind_of(value)) for name, value in kwargs.items()))
+    return torch.is_grad_enabled(), given
 
 
-def _kind_of_rest(value: Any) -> Hashable:
+def _kind_of(value: Any) -> Hashable:
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    if not isinstance(value, list | tuple | dict):
+        return str(type(value))
     leaves, spec = pytree.tree_flatten(value)
-    kinds = [(x.shape, x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves]
-    return str(spec) if kinds else None, *kinds
+    return str(spec), *((x.shape, x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves)

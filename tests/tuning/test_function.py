@@ -145,6 +145,27 @@ def test_methods():
     assert torch.equal(Scaled().times(torch.ones(2)), torch.full((2,), 3.0))
 
 
+def test_not_each_of_many_sizes_is_measured(monkeypatch):
+    monkeypatch.setattr(function, "MOST_MEASURED", 2)
+    fast = aotkit.compile(loss, backend="autotune")
+    for rows in (2, 3, 4, 5):
+        x = leaf(rows)
+        assert torch.equal(fast(x), loss(x))
+    assert [fast.recipe(leaf(rows)).origin[:8] for rows in (2, 3, 4, 5)] == ["measured"] * 2 + ["not meas"] * 2
+
+
+def test_as_a_part_of_what_is_compiled():
+    fast = aotkit.compile(loss, backend="autotune")
+
+    @aotkit.compile(backend="nop")
+    def whole(x):
+        return fast(x) * 2
+
+    x = leaf(4)
+    assert torch.equal(whole(x), loss(x) * 2)
+    assert not fast._recipes, "it is traced with the rest, and measured when it is called by itself"
+
+
 def test_inside_of_transforms_the_function_itself_runs():
     fast = aotkit.compile(loss, backend="autotune")
     x = torch.randn(3)

@@ -17,7 +17,7 @@ from aotkit.tuning.workload import Workload
 
 Objective = Literal["time", "peak", "frontier"]
 # Of the time that all may take: until when something new is begun, in each stage; and for timing what was checked.
-FIRST, AROUND, REGIONS = 0.5, 0.75, 0.9
+FIRST, AROUND, REGIONS = 0.6, 0.8, 0.9
 TIMING = 0.1
 BEST = 2  # candidates that the second stage goes on from
 FEWEST_OPERATIONS = 2  # of regions that are tried with other backends

@@ -37,7 +37,3 @@ def test_numba_conforms():
 @pytest.mark.sweep
 def test_triton_conforms():
     run("tests.conforming", str(EXAMPLES / "fuse_with_triton.py"), TRITON_INTERPRET="1")
-
-
-def test_triton_runs_by_its_interpreter():
-    run("tests.conforming", str(EXAMPLES / "fuse_with_triton.py"), "inference/*", TRITON_INTERPRET="1")

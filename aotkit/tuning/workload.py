@@ -21,6 +21,8 @@ class Workload:
 
     Attributes:
         fn: what is called.
+        inputs: the tensors among the arguments.
+        args, kwargs: of the next step.
         cuda: whether tensors of it are on a GPU.
         mutates: whether it changes its arguments, which are copied anew for each step.
         differentiates: whether there are gradients to compute.
@@ -29,10 +31,13 @@ class Workload:
     def __init__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self.fn = with_state_of_its_own(fn)
         self._arguments = flatten(args, kwargs)
+        self.inputs: list[Tensor] = []
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
         self._renew()
-        versions = [t._version for t in self.inputs]
-        outputs = self.call(self.fn)
-        self.mutates = versions != [t._version for t in self.inputs]
+        before = self._state()
+        outputs = self.fn(*self.args, **self.kwargs)
+        self.mutates = before != self._state()
         tensors = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor)]
         self.cuda = any(t.is_cuda for t in [*tensors, *self.inputs])
         roots = _differentiable(outputs)
@@ -57,8 +62,9 @@ class Workload:
         return Step(self.prepare, lambda: self.call(call), backward)
 
     def call(self, fn: Callable[..., Any]) -> Any:
-        """What a variant returns for the arguments."""
-        return fn(*self.args, **self.kwargs)
+        """What a variant returns for the arguments, in lists and dicts of their own: it may change those, too."""
+        args, kwargs = self._arguments.rebuild(self.inputs)
+        return fn(*args, **kwargs)
 
     def backward(self, outputs: Any) -> None:
         """Add gradients up in all leaves."""
@@ -68,6 +74,7 @@ class Workload:
         """What comes before a step, and is not timed."""
         if self.mutates:
             self._renew()
+        self.args, self.kwargs = self._arguments.rebuild(self.inputs)
         self.clear()
 
     def clear(self) -> None:
@@ -78,6 +85,11 @@ class Workload:
     def with_inputs(self, change: Callable[[Tensor], Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """(args, kwargs) with copies of the tensors that have other values."""
         return self._arguments.rebuild([change(x) for x in copy_inputs(self._arguments.tensors)[1]])
+
+    def _state(self) -> Any:
+        """Another one once the function has changed its tensors, or what they are in."""
+        leaves, spec = pytree.tree_flatten((self.args, self.kwargs))
+        return [t._version for t in self.inputs], [*map(id, leaves)], str(spec)
 
     def _renew(self) -> None:
         _, self.inputs = copy_inputs(self._arguments.tensors)

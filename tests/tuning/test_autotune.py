@@ -142,6 +142,14 @@ def test_a_function_that_changes_its_arguments_is_tuned_on_copies():
     assert torch.equal(x, torch.zeros(8))
 
 
+def test_a_function_that_changes_its_lists_gets_new_ones():
+    def last(tensors):
+        return tensors.pop() * 2
+
+    found = tuned(["eager"], last, [[torch.ones(2), torch.ones(2)]])
+    assert found.apply() is last
+
+
 def test_the_budget_ends_what_has_not_begun():
     found = aotkit.autotune(loss, *inputs(), candidates=["eager", "nop"], budget=0.0)
     assert found.trials[1].why.startswith("not tried")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
     # What takes another second to import.
     _LATE = {
-        "bench": "aotkit.benchmark", "frontier": "aotkit.benchmark.frontier",
+        "autotune": "aotkit.tuning", "bench": "aotkit.benchmark", "frontier": "aotkit.benchmark.frontier",
         **dict.fromkeys(("FusionConfig", "FusionReport", "fuse", "fusion_report", "unfuse"), "aotkit.fusing"),
     }  # fmt: skip
 

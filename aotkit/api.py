@@ -40,6 +40,7 @@ from aotkit.registry import (
     get_partitioner,
     list_backends,
     list_partitioners,
+    name_of,
     named_backends,
     partitioner_status,
     register_backend,
@@ -56,13 +57,14 @@ if TYPE_CHECKING:  # `aotkit` imports these when they are asked for
     from aotkit.benchmark import bench
     from aotkit.benchmark.frontier import frontier
     from aotkit.fusing import FusionConfig, FusionReport, fuse, fusion_report, unfuse
+    from aotkit.tuning import autotune
 
 __all__ = [
     "AotkitError", "Backend", "BudgetError", "CheckReport", "CompileError", "CompiledFunction", "DuplicateNameError",
     "EagerCallWarning", "EagerFallbackWarning", "FusionConfig", "FusionReport", "GraphCompiler", "Graphs", "Kernel",
     "MismatchError", "Partitioner", "RankError", "RecompilationWarning", "TraceError", "UnavailableError",
-    "UndecidedWarning", "UnknownNameError", "UnsupportedError", "backend_status", "bench", "by_region", "check",
-    "compile", "diff", "extract", "frontier", "fuse", "fusion_report", "get_backend", "get_partitioner",
+    "UndecidedWarning", "UnknownNameError", "UnsupportedError", "autotune", "backend_status", "bench", "by_region",
+    "check", "compile", "diff", "extract", "frontier", "fuse", "fusion_report", "get_backend", "get_partitioner",
     "list_backends", "list_partitioners", "load", "memory_efficient_fusion", "nn", "partitioner_status",
     "register_backend", "register_partitioner", "torch_backend", "unfuse", "unregister_backend",
     "unregister_partitioner",
@@ -201,6 +203,7 @@ def by_region(
     horizontal: bool | None = None,
     skip_ops: Sequence[Any] = (),
     strict: bool = False,
+    instead: Mapping[str, OneBackend] | None = None,
 ) -> Backend:
     """A backend that shares each graph among several: `backend=by_region("mine", "inductor", skip_ops=["aten.mm"])`.
 
@@ -222,6 +225,8 @@ def by_region(
         strict: an operation that every backend declines is a CompileError, and so is a compiler's failure; else such a
             region runs as it is, which the logger `aotkit` tells as a warning. What `min_region_size`, `skip_ops` and
             the edges of regions leave out is none.
+        instead: other backends for some of the regions, by the digest of these, which `Graphs.regions` has. Equal
+            regions have one digest, in another graph, too.
 
     Raises:
         UnknownNameError, UnavailableError: a backend cannot be had.
@@ -230,4 +235,5 @@ def by_region(
     from aotkit.stages import regions
 
     options = regions.options_of(min_region_size, horizontal, skip_ops, strict)
-    return regions.shared(named_backends(backends), options)
+    others = {digest: (name_of(one), get_backend(one)) for digest, one in (instead or {}).items()}
+    return regions.shared(named_backends(backends), options, others)

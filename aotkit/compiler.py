@@ -9,7 +9,8 @@ from torch import nn
 from aotkit.capture import Check, Randomness, require_check
 from aotkit.compiled import CompiledFunction, compile_module
 from aotkit.interfaces import Partitioner
-from aotkit.registry import BackendSpec
+from aotkit.registry import AUTOTUNE, BackendSpec
+from aotkit.tuning import TunedFunction
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,7 +59,7 @@ def compile(
     Args:
         fn: takes and returns tensors, nested in lists, tuples and dicts as you like.
         backend: a name from `list_backends()`, `dynamo:NAME`, a `Backend`, a graph compiler, or a list of such, which
-            share each graph (see `by_region`). "auto": chosen for each graph, by its devices; see docs/backends.md.
+            share each graph (see `by_region`). "auto": by the devices of a graph; "autotune": by measuring.
         partition: a name from `list_partitioners()` or a partitioner. "auto": `min_cut`.
         check: compare outputs, gradients and mutated inputs with eager on the first call of each signature, and once
             more with other values. That runs `fn` itself about three times, on copies of its inputs. "later": calls run
@@ -94,6 +95,5 @@ def compile(
     }  # fmt: skip
     if fn is None:
         return functools.partial(compile, **options)
-    if isinstance(fn, nn.Module):
-        return compile_module(fn, options)
-    return CompiledFunction(fn, options)
+    make: Any = TunedFunction if backend == AUTOTUNE else CompiledFunction
+    return compile_module(fn, options, make) if isinstance(fn, nn.Module) else make(fn, options)

@@ -19,7 +19,7 @@ from aotkit.errors import AotkitError, DuplicateNameError, UnavailableError, Unk
 from aotkit.interfaces import Backend, GraphCompiler, Partitioner
 from aotkit.text import nearest
 
-AUTO = "auto"  # no name of one: `compile` chooses
+AUTO, AUTOTUNE = "auto", "autotune"  # no names: `compile` chooses
 T = TypeVar("T")
 AnyBackend = Backend | GraphCompiler
 OneBackend = str | AnyBackend
@@ -42,7 +42,7 @@ class Registry(Generic[T]):
         """Add `obj` for this process. The same function again (a notebook cell run twice) replaces itself."""
         if not re.fullmatch("[a-z0-9_]+", name):
             raise ValueError(f"{self.kind} name {name!r} must consist of lower-case letters, digits and underscores.")
-        if name == AUTO:
+        if name in (AUTO, AUTOTUNE):
             raise ValueError(f"{self.kind} name {name!r} leaves the choice to aotkit. Choose another name.")
         _plugin(self.kind, obj)
         old, points = self._local.get(name), self._points(name)
@@ -272,8 +272,8 @@ def _one_backend(spec: OneBackend) -> Backend:
 
 
 def _lookup_backend(name: str) -> AnyBackend:
-    if name == AUTO:
-        raise UnknownNameError(f"backend {AUTO!r} is chosen for a graph by its devices: give it to `compile` alone.")
+    if name in (AUTO, AUTOTUNE):
+        raise UnknownNameError(f"backend {name!r} leaves the choice to aotkit: give it to `compile`, by itself.")
     prefix, _, inner = name.partition(":")
     if prefix == "dynamo" and inner:
         from aotkit.torch_private.dynamo import dynamo_backend

@@ -82,7 +82,9 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page, registry, c
 @each_page
 def test_other_blocks_are_well_formed(page):
     for language, code in BLOCK.findall(page.read_text(encoding="utf-8")):
-        assert language in ("python", "text", "console", "toml", "c++"), f"nothing checks a block of {language!r}"
+        assert language in ("python", "py", "text", "console", "toml", "c++"), f"nothing checks a block of {language!r}"
+        if language == "py":  # shown, not run: it needs a package that need not be there
+            compile(code, page.name, "exec")
         if language == "toml":
             groups = tomllib.loads(code)["project"]["entry-points"]
             assert set(groups) <= {"aotkit.backends", "aotkit.partitioners"}

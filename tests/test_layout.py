@@ -31,6 +31,7 @@ FLOORS = (
     ("capture", "launches"),
     ("saved",),
     ("compiled",),
+    ("tuning",),
     ("compiler",),
     ("api", "nn", "testing"),
     ("fusing",),
@@ -41,7 +42,7 @@ FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Folders with one door: what others import of them stands in the `__all__` of their `__init__.py`.
 DOORS = (
     "capture", "checking", "compiled", "culprit", "inspection", "joint", "keep", "launches", "passes", "random",
-    "runtime", "saved", "stages", "text", "timeline", "view",
+    "runtime", "saved", "stages", "text", "timeline", "tuning", "view",
 )  # fmt: skip
 # What programs import that `culprit` writes.
 WRITTEN = {"aotkit.culprit.replay", "aotkit.culprit.replay_partition"}

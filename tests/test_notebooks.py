@@ -30,6 +30,7 @@ SHOWN = {
         "equals eager",
         "['aten.sigmoid.default', 'aten.mul.Tensor']",
         "no quantum computer was found",
+        "mul_tensor = exp_default * cos_default",
         "Did you mean 'quantum'?",
     ],
     "3_write_a_partitioner": [

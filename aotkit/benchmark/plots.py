@@ -6,6 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aotkit.benchmark.backends.report import BackendsReport
 from aotkit.benchmark.memory import MemoryReport
 from aotkit.benchmark.patterns.cells import PHASES, Summit, sizes_of
 from aotkit.benchmark.patterns.report import PatternsReport
@@ -112,6 +113,36 @@ def plot_patterns(report: PatternsReport, path: str | Path) -> None:
             axes.set_xticks([n + 0.4 for n in range(len(sizes))], sizes, rotation=40, ha="right")
         figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside upper left", ncols=len(variants))
         figure.suptitle(f"times faster than eager: {report.title()}", x=1.0, ha="right")
+        figure.savefig(path)
+
+
+def plot_backends(report: BackendsReport, path: str | Path) -> None:
+    """Write a picture of how many times faster than eager a step is: a group of bars for each workload.
+
+    Arguments and errors are those of `plot_memory`.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    workloads = [name for name in report.workloads if report.row(name, EAGER) is not None]
+    variants = list(dict.fromkeys(row.variant for row in report.rows if row.variant != EAGER and row.seconds))
+    if not workloads or not variants:
+        raise ValueError("No workload has times of eager and of something else, so there is nothing to draw.")
+    width = 0.8 / len(variants)
+    with matplotlib.rc_context({"font.size": 8, "svg.fonttype": "none"}):
+        figure = Figure(figsize=(1.2 * len(workloads) + 1, 3.5), layout="constrained")
+        axes = figure.subplots()
+        for i, variant in enumerate(variants):
+            rows = {n: row for n, name in enumerate(workloads) if (row := report.row(name, variant)) is not None}
+            found = {n: ratio.median for n, row in rows.items() if (ratio := report.ratio(row, EAGER)) is not None}
+            places = [n + i * width for n in found]
+            axes.bar(places, [1 / ratio for ratio in found.values()], width, align="edge", label=variant)
+        axes.axhline(1.0, color="black", linewidth=0.8)
+        axes.set_yscale("log")
+        axes.set_ylabel("times faster than eager, forward and backward")
+        axes.set_xticks([n + 0.4 for n in range(len(workloads))], workloads, rotation=20, ha="right")
+        figure.legend(loc="outside upper left", ncols=6)
+        figure.suptitle(report.title(), x=1.0, y=0.02, ha="right", va="bottom")
         figure.savefig(path)
 
 

@@ -5,16 +5,28 @@ round, which cancels what both suffered.
 """
 
 import gc
-import statistics
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 
-from aotkit.launches import Flush, events, seconds_between
+from aotkit.launches import (
+    Flush,
+    Phases,
+    Samples,
+    Spread,
+    Step,
+    Tell,
+    events,
+    seconds_between,
+    silent,
+    speedup,
+    spread,
+)
 from aotkit.runtime import without_garbage_collection
+
+__all__ = ["Phases", "Samples", "Spread", "Step", "Tell", "interleave", "silent", "speedup", "spread"]
 
 FEWEST_ROUNDS = 7
 MOST_ROUNDS = 1000
@@ -23,91 +35,6 @@ WARM_UP_SHARE = 0.2  # of the time that measuring may take
 MOST_HIDDEN_SECONDS = 2e-3  # launching takes longer only where there is much to launch
 
 K = TypeVar("K", bound=Hashable)
-Tell = Callable[[str], None]  # called with a line of text before each thing that takes long
-
-
-def silent(text: str) -> None:
-    """No progress."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One training step.
-
-    Attributes:
-        prepare: what is not timed: resets gradients.
-        forward: returns what `backward` takes.
-        backward: None if there is nothing to differentiate.
-    """
-
-    prepare: Callable[[], Any]
-    forward: Callable[[], Any]
-    backward: Callable[[Any], Any] | None = None
-
-    def until_the_gpu_is_done(self) -> "Step":
-        """The same step, of which each part waits for what it has launched."""
-        backward = None if self.backward is None else _finished(self.backward)
-        return Step(_finished(self.prepare), _finished(self.forward), backward)
-
-
-@dataclass
-class Samples:
-    """Seconds of one phase, one number a round.
-
-    Attributes:
-        wall: from call to return; on a GPU, until it has finished.
-        cpu: of the calling thread alone: other processes hardly disturb it, but it does not see torch's other threads.
-        device: between two events on the GPU, with a cold L2 cache; empty on a CPU.
-    """
-
-    wall: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
-    device: list[float] = field(default_factory=list)
-
-    @property
-    def main(self) -> list[float]:
-        """What to judge by: the device's time where there is one, else wall time."""
-        return self.device or self.wall
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Median and quartiles."""
-
-    median: float
-    low: float
-    high: float
-
-    @property
-    def half_width(self) -> float:
-        """Half of the interquartile range, as a fraction of the median."""
-        return (self.high - self.low) / 2 / self.median if self.median else 0.0
-
-    def overlaps(self, other: "Spread") -> bool:
-        return self.low <= other.high and other.low <= self.high
-
-    def text(self, scale: float = 1.0) -> str:
-        """Three digits of the median times `scale`, and the half width in percent."""
-        value = self.median * scale
-        digits = f"{value:.0f}" if value >= 100 else f"{value:#.3g}".rstrip(".")
-        return f"{digits} ±{self.half_width:.0%}"
-
-
-Phases = Mapping[str, Samples]
-
-
-def spread(values: Sequence[float]) -> Spread:
-    if len(values) == 1:
-        return Spread(values[0], values[0], values[0])
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Spread(statistics.median(values), low, high)
-
-
-def speedup(base: Sequence[float], other: Sequence[float]) -> Spread:
-    """How many times faster `other` is: the ratio of the medians, with the quartiles of the ratios round by round."""
-    rounds = spread([b / o for b, o in zip(base, other, strict=True)])
-    ratio = statistics.median(base) / statistics.median(other)
-    return Spread(ratio, min(rounds.low, ratio), max(rounds.high, ratio))
 
 
 def interleave(
@@ -201,12 +128,3 @@ class _CudaClock:
         result = run(*args)
         end.record()
         return (start, end), result
-
-
-def _finished(run: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any) -> Any:
-        result = run(*args)
-        torch.cuda.synchronize()
-        return result
-
-    return call

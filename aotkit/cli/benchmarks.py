@@ -30,6 +30,7 @@ def add(commands: "Commands") -> None:
     _add_start(subjects.add_parser("start", help="the first step with empty and full caches, next to torch.compile"))
     _add_partitioners(subjects.add_parser("partitioners", help="memory and estimated time of models that they cut"))
     _add_memory(subjects.add_parser("memory", help="peak memory and time of training steps under memory budgets"))
+    _add_backends(subjects.add_parser("backends", help="all backends, and autotune, next to eager and torch.compile"))
     _add_patterns(subjects.add_parser("patterns", help="fused patterns of transformers, next to torch.compile"))
     _add_distributed(subjects.add_parser("distributed", help="training steps on several ranks, next to torch.compile"))
     _add_oslo(subjects.add_parser("oslo", help="the models of OSLO's tutorial, next to eager and torch.compile"))
@@ -109,6 +110,15 @@ def _add_oslo(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_oslo)
 
 
+def _add_backends(parser: argparse.ArgumentParser) -> None:
+    add_device(parser)
+    _add_names(parser, "workloads", "* and ? match; default: all")
+    _add_names(parser, "variants", "such as 'eager,torch.compile,inductor,autotune'; default: all")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds for autotune, each workload; default: 60")
+    _add_measuring(parser, 4.0, "workload", "speed-ups over eager")
+    parser.set_defaults(run=_backends)
+
+
 def _add_names(
     parser: argparse.ArgumentParser, option: str, help: str, default: str | None = "*", each: str = "NAME"
 ) -> None:
@@ -172,6 +182,21 @@ def _memory(options: argparse.Namespace) -> int:
             return memory(models, rows, **common)
 
     return _joined_or_measured(options, MemoryReport.joined, measured, plot_memory)
+
+
+def _backends(options: argparse.Namespace) -> int:
+    from aotkit.benchmark.backends.measure import measure, variants
+    from aotkit.benchmark.backends.report import BackendsReport
+    from aotkit.benchmark.backends.workloads import WORKLOADS
+    from aotkit.benchmark.choice import chosen
+    from aotkit.benchmark.plots import plot_backends
+
+    def measured(**common: Any) -> BackendsReport:
+        names = chosen(options.workloads, WORKLOADS)
+        with needing_packages():
+            return measure(names, chosen(options.variants, variants()), budget=options.budget, **common)
+
+    return _joined_or_measured(options, BackendsReport.joined, measured, plot_backends)
 
 
 def _patterns(options: argparse.Namespace) -> int:

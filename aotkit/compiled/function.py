@@ -92,15 +92,15 @@ class CompiledFunction(Generic[P, R]):
 
     def __copy__(self) -> "CompiledFunction[P, R]":
         fn = self.__wrapped__
-        return CompiledFunction(fn if inspect.isroutine(fn) else copy.copy(fn), self._options)
+        return type(self)(fn if inspect.isroutine(fn) else copy.copy(fn), self._options)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CompiledFunction[P, R]":
-        return CompiledFunction(copy.deepcopy(self.__wrapped__, memo), self._options)
+        return type(self)(copy.deepcopy(self.__wrapped__, memo), self._options)
 
     def __reduce__(self) -> Any:
         if is_importable(self):  # as a decorated function is; the undecorated one is not
             return self.__qualname__  # type: ignore[attr-defined]
-        return CompiledFunction, (self.__wrapped__, self._options)
+        return type(self), (self.__wrapped__, self._options)
 
     def __repr__(self) -> str:
         recipe = self._recipe

@@ -22,15 +22,17 @@ class _Origin:
 
     Attributes:
         module: the uncompiled module; it shares its state with the compiled one.
+        make: the class of the compiled forward.
         own_forward: the `forward` among its own attributes, which wins over its class's, if there is one.
     """
 
-    def __init__(self, module: nn.Module, options: "Options") -> None:
+    def __init__(self, module: nn.Module, options: "Options", make: type[CompiledFunction[..., Any]]) -> None:
         self.module = module
         self.options = options
+        self.make = make
         self.own_forward: Callable[..., Any] | None = module.__dict__.get("forward")
         self._class_forward: Any = type(module).forward
-        self._function: CompiledFunction[..., Any] = CompiledFunction(module.forward, options)
+        self._function: CompiledFunction[..., Any] = make(module.forward, options)
 
     def function(self) -> CompiledFunction[..., Any]:
         """The compiled forward; a new one after another was assigned to the module's class."""
@@ -38,7 +40,7 @@ class _Origin:
         if self.own_forward is None and current != self._class_forward:
             self._class_forward = current
             bound = inspect.getattr_static(type(self.module), "forward").__get__(self.module, type(self.module))
-            self._function = CompiledFunction(bound, self.options)
+            self._function = self.make(bound, self.options)
         return self._function
 
 
@@ -81,23 +83,31 @@ class CompiledModule(nn.Module):
         return uncompiled(self)
 
     def __copy__(self) -> nn.Module:
-        return compile_module(copy.copy(uncompiled(self)), type(self)._aotkit.options)
+        return compile_module(copy.copy(uncompiled(self)), *_how(self))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
-        return compile_module(copy.deepcopy(uncompiled(self), memo), type(self)._aotkit.options)
+        return compile_module(copy.deepcopy(uncompiled(self), memo), *_how(self))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return compile_module, (uncompiled(self), type(self)._aotkit.options)
+        return compile_module, (uncompiled(self), *_how(self))
 
 
-def compile_module(module: nn.Module, options: "Options") -> nn.Module:
+def _how(compiled: CompiledModule) -> "tuple[Options, type[CompiledFunction[..., Any]]]":
+    """What `compile_module` was given besides the module."""
+    origin = type(compiled)._aotkit
+    return origin.options, origin.make
+
+
+def compile_module(
+    module: nn.Module, options: "Options", make: type[CompiledFunction[..., Any]] = CompiledFunction
+) -> nn.Module:
     """A module that shares the state of `module` and calls its compiled forward."""
     if isinstance(module, CompiledModule):
         module = uncompiled(module)
     cls: Any = type(module)
     if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
         raise ValueError(f"{cls.__name__} has no parameters yet. Call it once on an example, then compile it.")
-    origin = _Origin(module, options)
+    origin = _Origin(module, options, make)
     # Other tracers want a function there; only a property wins over a `forward` in the module's own attributes.
     forward = _method(cls.forward) if origin.own_forward is None else _own_forward
     namespace = {"_aotkit": origin, "forward": forward, "__module__": cls.__module__}

@@ -12,6 +12,7 @@ from aotkit.passes.communication import (
     program,
 )
 from aotkit.passes.description import description, holds_address, tensor_kind
+from aotkit.passes.digests import digest
 from aotkit.passes.gradients import copy_repeated_gradients, gradient_uses, separate_gradients
 from aotkit.passes.graph_data import Tables, graph_data, graph_of, values_data, values_of
 from aotkit.passes.graphs import (
@@ -87,6 +88,7 @@ __all__ = [
     "correct_statistics",
     "credit_backward",
     "description",
+    "digest",
     "drop_unsaved_copies",
     "effect_tokens",
     "flops",

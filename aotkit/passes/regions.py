@@ -10,7 +10,8 @@ class Region:
     """Operations of a graph that one backend compiles together. All is given by the names of nodes.
 
     Attributes:
-        backend: the backend's name.
+        backend: the name of the backend that compiles them.
+        digest: the same for regions that compute the same of inputs of the same kind: see `by_region(instead=...)`.
         nodes: in the order of the graph; constants that it computes for itself are not among them.
         failure: why its compiler failed, or its first run, so that it runs as it is; None if they did not.
     """
@@ -20,6 +21,7 @@ class Region:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     failure: str | None = None
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def regions_data(regions: Regions) -> dict[str, Any]:
     """The same as dicts, lists and strings."""
     return {
         "backends": [*regions.backends],
-        "regions": [[r.backend, [*r.nodes], [*r.inputs], [*r.outputs], r.failure] for r in regions.regions],
+        "regions": [[r.backend, [*r.nodes], [*r.inputs], [*r.outputs], r.failure, r.digest] for r in regions.regions],
         "outside": {name: [*why] for name, why in regions.outside.items()},
     }
 
@@ -49,8 +51,8 @@ def regions_data(regions: Regions) -> dict[str, Any]:
 def regions_of(data: Mapping[str, Any]) -> Regions:
     """What such data are of."""
     regions = (
-        Region(backend, tuple(nodes), tuple(inputs), tuple(outputs), failure)
-        for backend, nodes, inputs, outputs, failure in data["regions"]
+        Region(backend, tuple(nodes), tuple(inputs), tuple(outputs), failure, digest)
+        for backend, nodes, inputs, outputs, failure, digest in data["regions"]
     )
     outside = {name: tuple(why) for name, why in data["outside"].items()}
     return Regions(tuple(data["backends"]), tuple(regions), outside)

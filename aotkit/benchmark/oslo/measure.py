@@ -75,8 +75,8 @@ def _measured_together(tasks: Sequence[Task], seconds: float, progress: Tell) ->
             for row, process in zip(rows, processes, strict=True):
                 if row.problem is None:
                     row.add(_answer(row, process, str(seconds)))
-                    found = "failed" if row.time is None else f"{1e3 * row.time:.4g} ms"
-                    progress(f"{row.workload}: {row.variant} ({number + 1} of {ROUNDS}): {found}")
+                    taken = "failed" if row.time is None else f"{1e3 * row.time:.4g} ms"
+                    progress(f"{row.workload}: {row.variant} ({number + 1} of {ROUNDS}): {taken}")
     return rows
 
 

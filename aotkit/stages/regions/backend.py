@@ -35,8 +35,13 @@ def _operator(given: Any) -> str:
     return str(found)
 
 
-def shared(backends: Sequence[tuple[str, Backend]], options: Options) -> Backend:
+def shared(
+    backends: Sequence[tuple[str, Backend]], options: Options, instead: Mapping[str, tuple[str, Backend]] | None = None
+) -> Backend:
     """One backend for all of several, each with its name: each operation goes to the first that takes it.
+
+    Args:
+        instead: digest of a region -> a backend for whole graphs that compiles it, with its name.
 
     Raises:
         ValueError: there is none, one comes twice, or one comes after one that takes everything.
@@ -50,9 +55,12 @@ def shared(backends: Sequence[tuple[str, Backend]], options: Options) -> Backend
         if backend.declines is None:
             raise ValueError(f"Backend {name!r} takes every operation, so none is left for {names[-1]!r}: put it last.")
 
+    others = instead or {}
+
     def compiler(role: str) -> GraphCompiler:
         choices = (Choice(n, getattr(b, role) or b.fw_compiler, b.declines, b.horizontal) for n, b in backends)
-        return RegionCompiler(tuple(choices), options)
+        found = {of: Choice(n, getattr(b, role) or b.fw_compiler, None) for of, (n, b) in others.items()}
+        return RegionCompiler(tuple(choices), options, found)
 
     passes = [b.joint_pass for _, b in backends if b.joint_pass is not None]
     return Backend(
@@ -61,7 +69,7 @@ def shared(backends: Sequence[tuple[str, Backend]], options: Options) -> Backend
         inference_compiler=compiler("inference_compiler"),
         decompositions=functools.partial(_decompositions, [b for _, b in backends]),
         joint_pass=functools.partial(_run_all, passes) if passes else None,
-        load=_load_of(backends),
+        load=None if others else _load_of(backends),  # data tell the name of a backend, not which graphs it takes
         unavailable=functools.partial(_unavailable, backends),
     )
 

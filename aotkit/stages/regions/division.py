@@ -2,9 +2,9 @@
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from aotkit.passes import (
     Region,
     Regions,
     copy_graph,
+    digest,
     graph_data,
     in_chunks,
     is_operation,
@@ -127,10 +128,15 @@ class Tried:
 
 @dataclass(frozen=True)
 class RegionCompiler:
-    """A graph compiler that hands regions of a graph to other compilers. What became of it is in `gm.meta`."""
+    """A graph compiler that hands regions of a graph to other compilers. What became of it is in `gm.meta`.
+
+    Attributes:
+        instead: digest of a region -> who compiles it, in place of who takes it.
+    """
 
     choices: tuple[Choice, ...]
     options: Options
+    instead: Mapping[str, Choice] = field(default_factory=dict, hash=False)
 
     @property
     def __name__(self) -> str:
@@ -140,7 +146,7 @@ class RegionCompiler:
         choices, given = self.choices, gm
         while True:  # once more without an operation that a compiler does not take, though it was not declined
             try:
-                run = _Division(given, choices, self.options).compiled(example_inputs)
+                run = _Division(given, choices, self.options, self.instead).compiled(example_inputs)
             except _Refused as e:
                 choices = tuple(e.without(choice) for choice in choices)
                 given = e.graph or given
@@ -171,8 +177,10 @@ class _Refused(Exception):
 class _Division:
     """The regions of one graph."""
 
-    def __init__(self, gm: GraphModule, choices: Sequence[Choice], options: Options) -> None:
-        self._gm = gm
+    def __init__(
+        self, gm: GraphModule, choices: Sequence[Choice], options: Options, instead: Mapping[str, Choice]
+    ) -> None:
+        self._gm, self._instead = gm, instead
         self._options = options
         self._choices = choices
         self._ops = Operations(gm)
@@ -260,7 +268,8 @@ class _Division:
         self, part: Part, gm: GraphModule, example_inputs: Sequence[Tensor]
     ) -> tuple[Callable[..., Any], GraphModule, Callable[[], AbstractContextManager[None]]]:
         """Compile the graph of a region, or leave it as it is."""
-        kept, choice = copy_graph(gm), part.choice
+        kept, part.digest = copy_graph(gm), digest(gm)
+        part.by = choice = self._instead.get(part.digest, part.choice)
         names = [n.name for n in part.nodes if n in self._refusals]
         text = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         blame = functools.partial(blaming, f"backend {choice.name!r} failed on a region ({text})", kept)
@@ -270,7 +279,8 @@ class _Division:
                 return Tried(product, choice.name, functools.partial(self._as_it_is, part, kept, text)), kept, blame
         except CompileError as e:
             cause = e.__cause__
-            if isinstance(cause, CompileError) and cause.operation in names and not self._options.strict:
+            may_do_without = choice is part.choice and not self._options.strict
+            if isinstance(cause, CompileError) and cause.operation in names and may_do_without:
                 reason = cause.reason or str(cause)
                 operations = self._behind(cause.operation, names) or [cause.operation]
                 raise _Refused(choice, operations, reason, kept if gm is self._gm else None) from e
@@ -302,7 +312,7 @@ class _Division:
         if part.region is not None:
             part.region.failure = part.failure
         message = "Backend %r cannot compile a region (%s), which runs as it is: %s"
-        _log.warning(message, part.choice.name, text, part.failure)
+        _log.warning(message, part.by.name, text, part.failure)
         return copy_graph(kept)
 
     def _report(self, ordered: Sequence[Part]) -> Regions:
@@ -313,7 +323,7 @@ class _Division:
                 continue
             nodes = [n.name for n in part.nodes if n in self._refusals]
             inputs, outputs = (tuple(n.name for n in end) for end in (part.inputs, part.outputs))
-            part.region = Region(part.choice.name, tuple(nodes), inputs, outputs, part.failure)
+            part.region = Region(part.by.name, tuple(nodes), inputs, outputs, part.failure, part.digest)
             regions.append(part.region)
         inside = {name for region in regions for name in region.nodes}
         outside = {op.name: tuple(why) for op, why in self._refusals.items() if op.name not in inside}

@@ -22,11 +22,13 @@ class Part:
     Attributes:
         nodes: in the order of the graph, with `sources`.
         sources: those that other parts may compute, too: constants, and views of what it reads.
-        choice: the backend that compiles them; None: they run as they are.
+        choice: the backend that takes them; None: they run as they are.
         inputs: what they read of others.
         outputs: those whose values others read.
         failure: why the backend failed, if it did.
         region: what tells of them.
+        by: the backend that compiles them, once that is known: `choice`, or another one instead.
+        digest: of their graph, then.
     """
 
     nodes: list[Node]
@@ -36,6 +38,8 @@ class Part:
     outputs: list[Node] = field(default_factory=list)
     failure: str | None = None
     region: Region | None = None
+    by: Any = None
+    digest: str = ""
 
 
 def inputs_of(nodes: Sequence[Node]) -> list[Node]:

@@ -22,6 +22,7 @@ __all__ = [
     "pytree_children",
     "tree_leaves",
     "tree_map",
+    "wrap_others",
 ]
 
 
@@ -35,3 +36,8 @@ def is_composite(operator: OpOverload) -> bool:
     """Whether an operator consists of others, with derivatives of their own."""
     name = operator.name()  # type: ignore[no-untyped-call]
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+
+
+def wrap_others(types: Sequence[type]) -> bool:
+    """Whether some of these types, of an operator's tensors, are made of other tensors, as DTensor is."""
+    return any(hasattr(kind, "__tensor_flatten__") for kind in types)

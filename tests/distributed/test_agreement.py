@@ -113,6 +113,20 @@ def test_other_cuts_are_refused():
         assert "is saved" in str(result)
 
 
+def call_again(rank):
+    """Another function of the same name, after one that rank 1 could not compile, and one that rank 0 alone has."""
+    if rank == 0:
+        aotkit.compile(nn.Linear(8, 2), backend="nop")(torch.ones(2, 8))
+    with pytest.raises(aotkit.AotkitError, match="no space left"):
+        call_in_ddp(rank, failing_on)
+    call_in_ddp(rank, lambda rank: nop)
+    return True
+
+
+def test_another_function_of_the_same_name_is_compiled():
+    assert results_of(call_again, timeout=20) == [True, True]
+
+
 def raise_before(rank):
     fast = aotkit.compile(reduced, backend="nop")
     fast(*inputs(), *([None] if rank == 1 else []))

@@ -107,3 +107,23 @@ def switch_reduction_off(rank):
 
 def test_a_compiled_module_is_its_own_to_fsdp():
     assert results_of(switch_reduction_off) == [True, True]
+
+
+def drop_out_of_shards(rank, random):
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    warnings.filterwarnings("ignore", "DTensor random operators may not")
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 8))
+    plan = {"0": ColwiseParallel(use_local_output=False), "2": RowwiseParallel()}
+    model = parallelize_module(layers, dist.init_device_mesh("cpu", (RANKS,)), plan)
+    x = torch.ones(4, 8)
+    torch.manual_seed(1)
+    wanted = model(x)
+    torch.manual_seed(1)
+    torch.testing.assert_close(compiler(backend="nop", random=random)(model)(x), wanted)
+    return True
+
+
+@pytest.mark.parametrize("random", ["shared", pytest.param("torch", marks=pytest.mark.sweep)])
+def test_draws_for_dtensors_are_eagers(random):
+    assert results_of(drop_out_of_shards, random) == [True, True]

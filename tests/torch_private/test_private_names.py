@@ -6,7 +6,7 @@ from . import private_names
 from .private_names import FOLDER
 
 FILES = sorted(FOLDER.glob("*.py"))
-MOST_FILES = 15
+MOST_FILES = 16
 
 
 def test_the_table_is_that_of_the_code():

@@ -6,6 +6,7 @@ from typing import Any
 
 from aotkit.random import Draws, replacement
 from aotkit.torch_private.autograd import RepeatedMode
+from aotkit.torch_private.dispatch import wrap_others
 
 
 class SharedRandom(RepeatedMode):  # type: ignore[no-untyped-call]
@@ -24,7 +25,9 @@ class SharedRandom(RepeatedMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if (replace := replacement(func, args, kwargs)) is not None:
+        # Ranks draw numbers of their own for a DTensor that is sharded, which torch sees to.
+        replace = None if wrap_others(types) else replacement(func, args, kwargs)
+        if replace is not None:
             result = replace(self.draws, *args, **kwargs)
             if result is not NotImplemented:
                 return result

@@ -21,7 +21,7 @@ from aotkit.passes import collectives, group_of, program, results_of
 from aotkit.torch_private.distributed import Store, groups_around, is_running, ranks_of
 
 PAUSE = 0.02  # seconds between two looks at the store
-_meetings: Counter[str] = Counter()  # how many there were of each name, which is the same number on each rank
+_meetings: Counter[str] = Counter()  # how many there were of each name: as many on each rank that takes part
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Meeting:
     def __init__(self, subject: str) -> None:
         self._subject = subject
         self._rank = torch.distributed.get_rank()
+        self._number: int | None = None  # of the meetings of this name, once it has told the others anything
+        self._messages_left = 0
 
     def stop(self, error: Exception) -> None:
         """Tell the others that this rank does not go on; nobody is waited for."""
@@ -76,8 +78,11 @@ class Meeting:
             )
 
     def _leave(self, message: Message) -> str:
-        key = f"aotkit/{self._subject}/{_meetings[self._subject]}"
-        _meetings[self._subject] += 1
+        if self._number is None:
+            self._number = _meetings[self._subject]
+            _meetings[self._subject] += 1
+        key = f"aotkit/{self._subject}/{self._number}/{self._messages_left}"
+        self._messages_left += 1
         Store().leave(f"{key}/{self._rank}", json.dumps(asdict(message)))
         return key
 
@@ -126,8 +131,6 @@ class FirstCall:
         token = _meeting.set(meeting)
         try:
             yield
-        except RankError:
-            raise
         except Exception as e:  # of the function, too: else the others would wait for what this one does not send
             meeting.stop(e)
             raise

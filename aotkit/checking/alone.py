@@ -13,7 +13,7 @@ from torch import Tensor
 
 from aotkit.errors import TraceError
 from aotkit.passes import group_argument
-from aotkit.torch_private.dispatch import OpOverload, TorchDispatchMode, tree_leaves, tree_map
+from aotkit.torch_private.dispatch import OpOverload, TorchDispatchMode, tree_leaves, tree_map, wrap_others
 from aotkit.torch_private.distributed import is_running, size_and_rank
 
 
@@ -31,10 +31,12 @@ class Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if any(t.__torch_dispatch__ is not Tensor.__torch_dispatch__ for t in types):  # what they do comes here, too
+        if wrap_others(types):  # what they do comes here, too
             return NotImplemented
         kwargs = kwargs or {}
-        return func(*args, **kwargs) if group_argument(func) is None else _stand_in(func, args, kwargs)
+        is_real = all(kind.__torch_dispatch__ is Tensor.__torch_dispatch__ for kind in types)
+        sends = is_real and group_argument(func) is not None
+        return _stand_in(func, args, kwargs) if sends else func(*args, **kwargs)
 
 
 def _stand_in(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

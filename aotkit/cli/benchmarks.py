@@ -88,7 +88,8 @@ def _add_patterns(parser: argparse.ArgumentParser) -> None:
 
 def _add_distributed(parser: argparse.ArgumentParser) -> None:
     add_device(parser, "cuda: each rank has a device of its own")
-    _add_names(parser, "wrappers", "such as 'DDP,FSDP2*'; default: all")
+    four = "DDP,FSDP2 by layer,tensor parallel,pipeline 1F1B"
+    _add_names(parser, "wrappers", f"* and ? match; default: {four}", default=four)
     _add_names(parser, "ways", "such as 'torch.compile,aotkit'; default: all")
     parser.add_argument("--ranks", type=int, default=2, help="as many processes; default: 2")
     parser.add_argument("--seconds", type=float, default=5.0, help="of timing for each wrapper; default: 5")

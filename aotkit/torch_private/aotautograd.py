@@ -18,7 +18,7 @@ from torch.fx.traceback import preserve_node_meta
 
 from aotkit.torch_private.aotautograd_metadata import Compiled, Layout, compiled_function, function_metadata
 from aotkit.torch_private.autograd import marking_checkpoints
-from aotkit.torch_private.decompositions import correct_recurrent_layers
+from aotkit.torch_private.dispatch import correct_recurrent_layers
 from aotkit.torch_private.fake_tensors import outside_fake_mode, propagate
 
 

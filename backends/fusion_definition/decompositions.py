@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from aotkit.interfaces import Decompositions
-from aotkit.torch_private.decompositions import core_decompositions
+from aotkit.torch_private.dispatch import core_decompositions
 
 aten = torch.ops.aten
 # Composite operators that the core set of ATen keeps.

@@ -76,14 +76,18 @@ def call_tensor_parallel(rank, backend):
     aotkit.compile(model, backend=backend(1))(torch.randn(4, 8)).sum().backward()
 
 
-LONG = [pytest.param(call, marks=pytest.mark.sweep) for call in (call_in_fsdp, call_tensor_parallel)]
+WRONG = (wrong_on, aotkit.MismatchError, "differs from eager")
+FAILING = (failing_on, aotkit.CompileError, "no space left")
+SHORT = ((call_communicating, *WRONG), (call_in_ddp, *FAILING))
+LONG = [
+    pytest.param(call, *how, marks=pytest.mark.sweep)
+    for call in (call_communicating, call_in_ddp, call_in_fsdp, call_tensor_parallel)
+    for how in (WRONG, FAILING)
+    if (call, *how) not in SHORT
+]
 
 
-@pytest.mark.parametrize("call", [call_communicating, call_in_ddp, *LONG])
-@pytest.mark.parametrize(
-    ("backend", "error", "reason"),
-    [(wrong_on, aotkit.MismatchError, "differs from eager"), (failing_on, aotkit.CompileError, "no space left")],
-)
+@pytest.mark.parametrize(("call", "backend", "error", "reason"), [*SHORT, *LONG])
 def test_what_fails_on_one_rank_is_given_up_on_all(call, backend, error, reason):
     first, second = on_ranks(call, backend)
     assert type(second) is error
@@ -107,6 +111,20 @@ def test_other_cuts_are_refused():
         assert type(result) is aotkit.RankError
         assert "is compiled to other graphs" in str(result)
         assert "is saved" in str(result)
+
+
+def call_again(rank):
+    """Another function of the same name, after one that rank 1 could not compile, and one that rank 0 alone has."""
+    if rank == 0:
+        aotkit.compile(nn.Linear(8, 2), backend="nop")(torch.ones(2, 8))
+    with pytest.raises(aotkit.AotkitError, match="no space left"):
+        call_in_ddp(rank, failing_on)
+    call_in_ddp(rank, lambda rank: nop)
+    return True
+
+
+def test_another_function_of_the_same_name_is_compiled():
+    assert results_of(call_again, timeout=20) == [True, True]
 
 
 def raise_before(rank):
@@ -136,6 +154,7 @@ def test_a_rank_that_is_killed_is_missed_in_time():
     assert "rank 1 did not come" in str(first)
 
 
+@pytest.mark.sweep
 def test_a_rank_that_is_killed_later_is_missed_as_in_eager():
     first, second = on_ranks(die, 1, timeout=5)
     assert second is None

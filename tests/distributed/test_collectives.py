@@ -3,11 +3,12 @@
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.tensor  # it registers an operator
 from torch.distributed import _functional_collectives as functional
 
 import aotkit
 from aotkit.checking.alone import Alone
-from aotkit.passes import collectives, program
+from aotkit.passes import collectives, must_save, program
 from tests.distributed.ranks import results_of
 
 ops = torch.ops._c10d_functional
@@ -73,6 +74,19 @@ def test_every_partitioner_keeps_them(function, partition):
 def test_results_of_equal_ones_have_memory_of_their_own(partition):
     _, first, second = aotkit.compile(equal_ones, backend="nop", partition=partition)(*inputs())
     assert first.data_ptr() != second.data_ptr()
+
+
+@pytest.mark.parametrize("function", CASES)
+def test_partitioners_are_told_to_save_them(function):
+    seen = []
+
+    def partition(joint, joint_inputs, **keywords):
+        seen.extend(map(must_save, collectives(joint)))
+        return aotkit.get_partitioner("default")(joint, joint_inputs, **keywords)
+
+    aotkit.extract(function, *inputs(), partition=partition)
+    assert seen
+    assert all(seen)
 
 
 def merging(joint, joint_inputs, **keywords):

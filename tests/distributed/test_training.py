@@ -13,7 +13,7 @@ from aotkit.benchmark.distributed.wrappers import WRAPPERS
 from tests.distributed.ranks import RANKS, results_of
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="PyTorch was built without gloo")
-SHORT = ("DDP", "FSDP2 by layer", "tensor parallel", "pipeline 1F1B")
+SHORT = ("DDP", "FSDP2 by layer", "tensor parallel", "pipeline 1F1B")  # the others: in `make sweep`
 OPTIONS = ({"backend": "inductor", "partition": "nx_min_cut"}, {"backend": "nop", "capture": "dynamo"})
 
 
@@ -42,34 +42,36 @@ def gradients_of_one_process():
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def train(rank, wrapper, options, steps):
-    """The names of the parameters that this rank has gradients of."""
-    model, wanted = new_model(), gradients_of_one_process()
-    step = WRAPPERS[wrapper](model, compiler(**options), dist.init_device_mesh("cpu", (RANKS,)))
-    for _ in range(steps):
-        model.zero_grad()
-        step(batches())
-        found = [(name, p) for name, p in model.named_parameters() if p.grad is not None]
-        assert_gradients(found, wanted)
-    return {name for name, _ in found}
+def train(rank, wrappers, options, steps):
+    """For each wrapper, the names of the parameters that this rank has gradients of."""
+    names = []
+    for wrapper in wrappers:
+        model, wanted = new_model(), gradients_of_one_process()
+        step = WRAPPERS[wrapper](model, compiler(**options), dist.init_device_mesh("cpu", (RANKS,)))
+        for _ in range(steps):
+            model.zero_grad()
+            step(batches())
+            found = [(name, p) for name, p in model.named_parameters() if p.grad is not None]
+            assert_gradients(found, wanted)
+        names.append({name for name, _ in found})
+    return names
 
 
-def assert_trains(wrapper, options, steps):
-    assert set().union(*results_of(train, wrapper, options, steps)) == {
-        name for name, _ in new_model().named_parameters()
-    }
+def assert_trains(wrappers, options, steps):
+    wanted = {name for name, _ in new_model().named_parameters()}
+    for names in zip(*results_of(train, wrappers, options, steps), strict=True):
+        assert set().union(*names) == wanted
 
 
-@pytest.mark.parametrize("wrapper", [pytest.param(w, marks=() if w in SHORT else pytest.mark.sweep) for w in WRAPPERS])
-def test_gradients_are_one_processs(wrapper):
-    assert_trains(wrapper, {"backend": "nop"}, 2)
+def test_gradients_are_one_processs():
+    assert_trains(SHORT, {"backend": "nop"}, 2)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_200_steps(wrapper, options):
-    assert_trains(wrapper, options, 200)
+    assert_trains([wrapper], options, 200)
 
 
 def train_transformers(rank, folder):
@@ -91,3 +93,37 @@ def train_transformers(rank, folder):
 def test_plans_of_transformers(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     results_of(train_transformers, str(tmp_path))
+
+
+def switch_reduction_off(rank):
+    from torch.distributed.fsdp import fully_shard
+
+    model = compiler(backend="nop")(fully_shard(torch.nn.Linear(4, 4), mesh=dist.init_device_mesh("cpu", (RANKS,))))
+    model.set_requires_gradient_sync(False)
+    model(torch.ones(2, 4)).sum().backward()
+    assert model.weight.grad is None  # it waits, unsharded, for a step that reduces
+    return True
+
+
+def test_a_compiled_module_is_its_own_to_fsdp():
+    assert results_of(switch_reduction_off) == [True, True]
+
+
+def drop_out_of_shards(rank, random):
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    warnings.filterwarnings("ignore", "DTensor random operators may not")
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 8))
+    plan = {"0": ColwiseParallel(use_local_output=False), "2": RowwiseParallel()}
+    model = parallelize_module(layers, dist.init_device_mesh("cpu", (RANKS,)), plan)
+    x = torch.ones(4, 8)
+    torch.manual_seed(1)
+    wanted = model(x)
+    torch.manual_seed(1)
+    torch.testing.assert_close(compiler(backend="nop", random=random)(model)(x), wanted)
+    return True
+
+
+@pytest.mark.parametrize("random", ["shared", pytest.param("torch", marks=pytest.mark.sweep)])
+def test_draws_for_dtensors_are_eagers(random):
+    assert results_of(drop_out_of_shards, random) == [True, True]

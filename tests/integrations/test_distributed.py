@@ -5,13 +5,11 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import aotkit
-
-RANKS = 2
+from tests.distributed.ranks import RANKS, results_of
 
 
 def everywhere(tensor):
@@ -20,15 +18,10 @@ def everywhere(tensor):
     return found
 
 
-def in_group(rank, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
-    try:
-        for work in (train_with_dropout, train_with_ddp, train_with_fsdp):
-            torch.manual_seed(0)
-            work(rank)
-    finally:
-        dist.destroy_process_group()
+def in_group(rank):
+    for work in (train_with_dropout, train_with_ddp, train_with_fsdp):
+        torch.manual_seed(0)
+        work(rank)
 
 
 def train_with_dropout(rank):
@@ -106,5 +99,5 @@ def train_with_fsdp(rank):
 
 
 @pytest.mark.skipif(not dist.is_gloo_available(), reason="PyTorch was built without gloo")
-def test_two_processes(tmp_path):
-    mp.spawn(in_group, (str(tmp_path),), nprocs=RANKS)
+def test_two_processes():
+    results_of(in_group)

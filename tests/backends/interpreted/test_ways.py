@@ -12,6 +12,7 @@ from tests.backends.interpreted.comparing import IS_INTERPRETED, agree, engine_f
 SMALL_LIMITS = {
     "LONGEST_WHOLE_ROW": 32, "SHORT_ROW": 32, "SHORT_COLUMN": 16, "FEWEST_ROWS": 4, "ONE_PROGRAM": 0, "CHUNK": 16,
     "TILE": 64, "SIDE": 8, "MULTIPROCESSORS": 2, "RESIDENT": 1, "PART": 64, "WIDTH": 16,
+    "SHARED_COLUMN": 16, "LONG_PIECE": 4,
 }  # fmt: skip
 
 
@@ -182,6 +183,43 @@ def rows_plus_columns(x):
 @case(SMALL, x=(4, 7), index=lambda: torch.randint(7, (4, 1)))
 def chosen_of_rows(x, index):
     return (x.exp().gather(1, index) * x).sin()
+
+
+@case(SMALL, x=(5, 24), state=(5, 8))
+def cell_of_gates(x, state):
+    a, b, c = x.chunk(3, -1)
+    return torch.sigmoid(a) * state + torch.tanh(b) * torch.sigmoid(c)
+
+
+@case(SMALL, x=(37, 24), bias=(24,))
+def gate_with_bias(x, bias):
+    a, b = (x + bias).chunk(2, -1)
+    return F.silu(a) * b
+
+
+@case(SMALL, x=(2, 6, 4, 5))
+def shifted_windows(x):
+    return torch.roll(x, (-2, 3), (1, 2)).sin()
+
+
+@case(SMALL, x=(5, 37, 9), mask=lambda: (torch.rand(5, 37) < 0.5).float())
+def mean_of_what_a_mask_leaves(x, mask):
+    return (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+
+
+@case(SMALL, x=(19, 9), y=(37, 9))
+def distances(x, y):
+    return (x[:, None] - y).square().sum(-1)
+
+
+@case(SMALL, boxes=(71, 4))
+def areas(boxes):
+    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+
+
+@case(SHARED, "shared rows", x=(1030, 9))
+def normalised_columns_of_a_mean(x):
+    return (x - x.mean(0)) * torch.rsqrt(x.var(0) + 1e-5)
 
 
 @case(SHARED, "shared rows", x=(9, 1003), y=(9, 1003))

@@ -11,7 +11,7 @@ from tests.backends.interpreted.comparing import IS_INTERPRETED, agree, engine_f
 
 SMALL_LIMITS = {
     "LONGEST_WHOLE_ROW": 32, "SHORT_ROW": 32, "SHORT_COLUMN": 16, "FEWEST_ROWS": 4, "ONE_PROGRAM": 0, "CHUNK": 16,
-    "TILE": 64, "SIDE": 8, "MULTIPROCESSORS": 2, "RESIDENT": 1, "PART": 64, "WIDTH": 16,
+    "TILE": 64, "SIDE": 8, "MULTIPROCESSORS": 2, "PROGRAMS": 4, "RESIDENT": 1, "PART": 64, "WIDTH": 16,
     "SHARED_COLUMN": 16, "LONG_PIECE": 4,
 }  # fmt: skip
 

@@ -32,7 +32,12 @@ def strictly(backend):
     return aotkit.by_region(backend, "nop", strict=True, min_region_size=1)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool], ids=str)
+DTYPES = [torch.float32, torch.int64, torch.bool]
+
+
+@pytest.mark.parametrize(
+    "dtype", [*DTYPES, *(pytest.param(d, marks=pytest.mark.sweep) for d in (torch.float16, torch.uint8))], ids=str
+)
 def test_the_spelling_computes_what_aten_does(dtype):
     x, y = values(dtype)
     functions = cases(dtype)

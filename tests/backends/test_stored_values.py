@@ -31,6 +31,7 @@ def peaks(device, monkeypatch):
     return of
 
 
+@pytest.mark.sweep
 def test_a_step_with_dropout_takes_no_more_memory_than_in_eager(peaks):
     """But for a few numbers of each row, which layer normalisation has in float32."""
     eager, own = peaks("ln post bias")

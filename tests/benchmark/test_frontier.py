@@ -54,7 +54,9 @@ def uncompiled(backend):
     return replace(aotkit.get_backend(backend), fw_compiler=lambda gm, inputs: gm)
 
 
-@pytest.mark.parametrize(("backend", "capture"), [("nop", "aot"), ("inductor", "dynamo")])
+@pytest.mark.parametrize(
+    ("backend", "capture"), [("nop", "aot"), pytest.param("inductor", "dynamo", marks=pytest.mark.sweep)]
+)
 def test_it_cuts_the_graph_that_compile_cuts(backend, capture):
     model, x = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Dropout(0.5), nn.GELU()), torch.randn(4, 8)
     options = {"backend": uncompiled(backend), "capture": capture}

@@ -140,7 +140,7 @@ def test_the_name_is_nobodys():
     with pytest.raises(ValueError, match="leaves the choice to aotkit"):
         aotkit.register_partitioner("auto", as_it_is)
     for give in (aotkit.get_backend, lambda name: aotkit.by_region("nop", name)):
-        with pytest.raises(aotkit.UnknownNameError, match="by its devices"):
+        with pytest.raises(aotkit.UnknownNameError, match="give it to `compile`"):
             give("auto")
 
 

@@ -132,6 +132,7 @@ def test_a_language_model_draws_shared_random_numbers(language_model):
     assert compiled.report(*inputs).passed
 
 
+@pytest.mark.sweep
 def test_a_language_model_may_change(language_model):
     model, inputs = language_model
     compiled = aotkit.compile(model.eval(), backend="nop", check=False)

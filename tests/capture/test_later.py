@@ -326,6 +326,7 @@ def test_what_the_helper_compiled_need_not_be_compiled_again(asked, monkeypatch,
     assert fast_block.report(x).passed
 
 
+@pytest.mark.sweep
 def test_without_the_helper_it_is_compiled_here(asked, compilations):
     f, g = (aotkit.compile(fn, backend="nop", check="later") for fn in (torch.sin, torch.cos))
     x = torch.ones(3)

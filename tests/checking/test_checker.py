@@ -626,7 +626,7 @@ ROUNDING = {
 }
 
 # Another of those before with the same cause.
-RESEMBLING = ("dropout", "log_softmax", "norm", "matmul")
+RESEMBLING = ("dropout", "log_softmax", "norm", "matmul", "sum_of_layer_norms")
 TWICE = [(name, seed) for seed in (0, 1) for name in ROUNDING]
 
 

@@ -47,6 +47,7 @@ def measure(seed, count):
     raise AssertionError
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", [0])
 def test_the_culprit_is_right(seed):
     missed = measure(seed, 3)

@@ -1,7 +1,7 @@
 """Kernels of the backend `fuser` on the CPU: those in C++ as they are, or those in Triton by its interpreter.
 
-tests/backends/test_fuser.py runs these tests in other processes: one in 24 of them by the interpreter and another one in
-C++, and in `make sweep` all of them both ways.
+tests/backends/test_fuser.py runs these tests in other processes: one in 24 by the interpreter, another one in C++.
+`make sweep` runs all of them both ways.
 """
 
 import zlib

@@ -8,7 +8,6 @@ from aotkit.passes.communication import (
     forbid_repeating_collectives,
     group_argument,
     group_of,
-    is_asked_to_repeat,
     program,
 )
 from aotkit.passes.description import description, holds_address, tensor_kind
@@ -104,7 +103,6 @@ __all__ = [
     "hidden_copies",
     "holds_address",
     "in_chunks",
-    "is_asked_to_repeat",
     "is_in_chunks",
     "is_in_kernels",
     "is_operation",

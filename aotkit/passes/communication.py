@@ -11,6 +11,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
+from aotkit.passes.nodes import asked_to_recompute
 from aotkit.torch_private.dispatch import OpOverload
 
 WAITS = "_c10d_functional::wait_tensor"
@@ -37,11 +38,6 @@ def collectives(gm: GraphModule) -> list[Node]:
     return [node for node in gm.graph.nodes if group_argument(node.target) is not None]
 
 
-def is_asked_to_repeat(node: Node) -> bool:
-    """Whether `torch.utils.checkpoint` has the backward pass run a node once more, as eager does."""
-    return node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
-
-
 def group_of(node: Node) -> Any:
     """The name of the group of a collective, or the group."""
     place = group_argument(node.target)
@@ -65,5 +61,5 @@ def program(gm: GraphModule) -> Sequence[str]:
 def forbid_repeating_collectives(joint: GraphModule) -> None:
     """Have partitioners save what comes of communication where the backward pass reads it."""
     for node in joint.graph.nodes:
-        if communicates(node) and not is_asked_to_repeat(node):
+        if communicates(node) and not asked_to_recompute(node):
             node.meta.update(recompute=CheckpointPolicy.MUST_SAVE, saved_because=SAVED_BECAUSE)

@@ -12,9 +12,9 @@ from torch.fx import GraphModule, Node, map_arg
 from aotkit.passes import (
     COPY,
     NORMALIZATIONS,
+    asked_to_recompute,
     changes_inputs,
     collectives,
-    is_asked_to_repeat,
     is_random,
     is_symbol,
     results_of,
@@ -86,7 +86,7 @@ def facts_of(gm: GraphModule, num_outputs: int) -> Facts:
         memory=[*_memory(results[:num_outputs])],
         effects=effects,
         nodes={node.name: noted for node, noted in records.items()},
-        together=[(_collective(node), node) for node in collectives(gm) if not is_asked_to_repeat(node)],
+        together=[(_collective(node), node) for node in collectives(gm) if not asked_to_recompute(node)],
         records=records,
     )
 

@@ -181,13 +181,8 @@ PROMISES: Mapping[str, Sequence[Callable[[Step], Found]]] = {
     "save_viewed_inputs": CUT,
     "separate_gradients": CUT,
     "AOTAutograd": (*ALL, fitting, current_code),
-    "return_new_storages": (
-        well_formed,
-        described,
-        same_inputs,
-        same_collectives,
-        current_code,
-    ),  # it makes results of writes
+    # It makes results of writes.
+    "return_new_storages": (well_formed, described, same_inputs, same_collectives, current_code),
     "promise_strides": (*ALL, current_code),
     # Of copies, whose notes are those of the graph that it was given, and of the backward graph.
     "compiler": (*ALL, fitting),

@@ -205,8 +205,8 @@ def _row_tile(loops: Loops, kernel: Kernel, count: int, inner: tuple[int, ...]) 
     """Rows and elements of a row in a tile, and elements of a thread."""
     length = loops.size(inner)
     if kernel.shares > 1:
-        few = limits.FEW if not _is_apart(_wide(kernel)) else limits.FEWEST
-        return 1, _longest_chunk(kernel), few if count == 1 or _waits(kernel) else limits.FEWEST
+        is_few = (count == 1 or _waits(kernel)) and not _is_apart(_wide(kernel))
+        return 1, _longest_chunk(kernel), limits.FEW if is_few else limits.FEWEST
     if power_of_two(length) > limits.LONGEST_WHOLE_ROW:
         half = limits.CHUNK // 2
         # Where chunks divide the axis of neighbours, what varies along others alone is one number for a chunk.

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from aotkit.capture.kept_graphs import surroundings
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.shared_random import SharedRandom
-from aotkit.capture.watching import EagersDropout
+from aotkit.capture.watching import EagersFunctions
 from aotkit.keep import is_kept
 from aotkit.passes import SINCE_2_14, calls_of, copy_graph, description, strides_of, tensor_kind
 from aotkit.random import Draws
@@ -74,7 +74,7 @@ def graph_to_trace(gm: GraphModule, *, shared: bool, seeded: bool) -> GraphModul
     def run(seed: Tensor | None, *inputs: Any) -> Any:
         from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
 
-        with SharedRandom(Draws(seed)) if shared else nullcontext(), EagersDropout():
+        with SharedRandom(Draws(seed)) if shared else nullcontext(), EagersFunctions():
             return PropagateUnbackedSymInts(outer, graph=inner).run(*inputs)
 
     graph.output(graph.call_function(run, (seed, *inputs)))

@@ -90,6 +90,15 @@ class Walk:
         if self._plain_functions > MOST_PLAIN_FUNCTIONS:
             raise EagerOnly(f"it reaches more than {MOST_PLAIN_FUNCTIONS} functions")
 
+    def require_no_recurrence(self, module: nn.Module, name: str) -> None:
+        """Refuse layers that tracing takes apart into as many operations as there are steps, where that is not asked for.
+
+        TorchDynamo leaves them to eager, whose kernels walk all steps. An LSTM of 32 steps took minutes to compile, and
+        a step then 1.6 times as long.
+        """
+        if self._plain and isinstance(module, nn.RNNBase):
+            raise EagerOnly(f"{name or type(module).__name__!r} is a recurrent layer, which tracing would unroll")
+
     def visit(self, value: Any, path: str, name: str, place: Place | None) -> None:
         """Visit what the expression `path` stands for; `place` is where it is kept."""
         if place is not None:
@@ -168,6 +177,7 @@ class Walk:
         self._source.require(f"constant_set({variable}) == {self._source.bind(objects.constant_set(value))}")
 
     def _module(self, value: nn.Module, variable: str, name: str) -> None:
+        self.require_no_recurrence(value, name)
         prefix = f"{name}." if name else ""
         state = vars(value)
         found = self._source.require_module(variable, value)

@@ -3,7 +3,7 @@
 import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from aotkit.errors import TraceError
 from aotkit.random import other_random_states, random_state, watched_generator
+from aotkit.torch_private.dispatch import RESIZES, AsInEager, tree_leaves
 from aotkit.torch_private.fake_tensors import fake_mode
 from aotkit.torch_private.switches import SWITCHED, environment
 from aotkit.torch_private.tensors import is_view
@@ -35,18 +36,32 @@ def _own_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: 
     return input * kept.div_(1 - p)
 
 
-class EagersDropout(TorchFunctionMode):
-    """While a function is traced, its dropout returns what it returns in eager: without a mask, the input itself."""
+def _has_open_sizes(values: Any) -> bool:
+    sizes = (n for x in tree_leaves(values) for n in (x.shape if isinstance(x, Tensor) else [x]))
+    return any(isinstance(n, torch.SymInt) for n in sizes)
+
+
+class EagersFunctions(TorchFunctionMode):
+    """While a function is traced, some others are those of eager, where torch's rules for tracing are not as good.
+
+    Dropout returns what it returns in eager: without a mask, the input itself. What resizes images has its own
+    gradient, which adds up a window for each pixel; torch's rule reads each pixel by an index, before it knows of
+    gradients, and these would be written by index: sorted, or one at a time.
+    """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is F.dropout and (result := _own_dropout(*args, **(kwargs or {}))) is not None:
+        kwargs = kwargs or {}
+        if func is F.dropout and (result := _own_dropout(*args, **kwargs)) is not None:
             return result
-        return func(*args, **(kwargs or {}))
+        # Sizes that are open are none to ATen's own functions.
+        is_resize = func is F.interpolate or func in RESIZES
+        with AsInEager() if is_resize and not _has_open_sizes((args, kwargs)) else nullcontext():
+            return func(*args, **kwargs)
 
 
-class TensorReads(EagersDropout):
+class TensorReads(EagersFunctions):
     """Watches what a traced function asks about its inputs that a graph does not hold.
 
     Attributes:

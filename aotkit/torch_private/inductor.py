@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from sympy import Integer  # type: ignore[import-untyped]
+from torch._decomp import get_decompositions
 from torch._inductor import compile_fx, config, cpu_vec_isa, debug
 from torch._inductor.cpp_builder import get_compiler_version_info, get_cpp_compiler
 from torch._inductor.decomposition import select_decomp_table
@@ -111,9 +112,11 @@ def joint_passes(gm: GraphModule) -> None:
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Inductor's table."""
+    """Inductor's table, and what images consist of that are resized linearly; of their gradients it says nothing."""
+    aten = torch.ops.aten
+    resizes = [aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_trilinear3d.default]
     with config.patch(RANDOM):
-        return dict(select_decomp_table())
+        return {**select_decomp_table(), **get_decompositions(resizes)}
 
 
 def setting(name: str) -> Any:

@@ -49,6 +49,10 @@ WHOLE = [
     aten.replication_pad2d,
     aten.replication_pad3d,
     aten.unfold_backward,
+    aten.upsample_linear1d,
+    aten.upsample_nearest1d,
+    aten.upsample_nearest2d,
+    aten.upsample_nearest3d,
 ]
 
 

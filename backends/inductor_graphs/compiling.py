@@ -21,6 +21,7 @@ from aotkit.backends.inductor_graphs.large_windows import with_cropped_windows
 from aotkit.backends.inductor_graphs.mixed_sums import are_right
 from aotkit.backends.inductor_graphs.padded_pixels import with_selected_pixels
 from aotkit.backends.inductor_graphs.padding import share_padded
+from aotkit.backends.inductor_graphs.resizes import with_right_resizes
 from aotkit.backends.inductor_graphs.single_pixels import with_products_for_single_pixels
 from aotkit.backends.inductor_graphs.stored_values import limits
 from aotkit.backends.inductor_graphs.unaliased_results import results_apart
@@ -119,5 +120,6 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """
     table = with_right_bytes(with_half_gelu(inductor.decompositions()))
     table = with_products_for_single_pixels(with_selected_pixels(with_cropped_windows(table)))
+    table = with_right_resizes(table)
     table.pop(torch.ops.aten.native_dropout.default, None)
     return {**table, WORDS: kept}

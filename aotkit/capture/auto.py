@@ -2,14 +2,18 @@
 
 import importlib.util
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
 
 from torch import SymInt, Tensor, nn
+from torch.fx import GraphModule
 
 from aotkit.errors import UnavailableError, UnknownNameError
 from aotkit.interfaces import Backend
 from aotkit.registry import AUTO, get_backend, name_of, named_backends
+from aotkit.stages import why_unsuited
 
 # Type of device -> lists of backends that share a graph, best first.
 BEST: dict[str, Sequence[Sequence[str]]] = {
@@ -21,6 +25,7 @@ BEST: dict[str, Sequence[Sequence[str]]] = {
 # 16.6 and 17.5 with Inductor; one of BERT with two layers 6.7 and 11.5, and 6.7 and 8.2.
 BEST_OF_MODELS: dict[str, Sequence[Sequence[str]]] = {"cuda": (["inductor"], ["fuser"])}
 PLAIN = ["nop"]  # where nothing else runs
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -30,10 +35,12 @@ class Choice:
     Attributes:
         names: of backends that share the graph.
         why: in words.
+        otherwise: what is chosen where the graph does not suit them, given why; None: nothing is.
     """
 
     names: Sequence[str]
     why: str
+    otherwise: "Callable[[str], Choice] | None" = None
 
     @property
     def name(self) -> str:
@@ -41,8 +48,36 @@ class Choice:
 
     @property
     def backend(self) -> Backend:
-        """All of them as one."""
-        return get_backend([*self.names])
+        """All of them as one; raises `Unsuited` for a graph that does not suit them, where something else is left."""
+        backend = get_backend([*self.names])
+        if self.otherwise is None:
+            return backend
+        return replace(backend, joint_pass=partial(_examine, self, backend.joint_pass))
+
+    def in_recipe(self, recipe: R) -> R:
+        """What is compiled, by these."""
+        return replace(recipe, backend=self.backend, backend_name=self.name, why_backend=self.why)  # type: ignore[type-var]
+
+
+class Unsuited(BaseException):
+    """A graph does not suit what was chosen for it.
+
+    Attributes:
+        otherwise: what is chosen instead.
+    """
+
+    def __init__(self, otherwise: Choice) -> None:
+        super().__init__(otherwise.why)
+        self.otherwise = otherwise
+
+
+def _examine(choice: Choice, then: Callable[..., None] | None, gm: GraphModule, inputs: Any) -> None:
+    """Before the joint pass that comes then."""
+    several = [backend for _, backend in named_backends(choice.names)]
+    if choice.otherwise is not None and (reason := why_unsuited(several, gm)) is not None:
+        raise Unsuited(choice.otherwise(reason))
+    if then is not None:
+        then(gm, inputs)
 
 
 def default_backend(device: str = "cpu", *, open_sizes: bool = False, model: bool = False) -> Choice:
@@ -55,15 +90,18 @@ def default_backend(device: str = "cpu", *, open_sizes: bool = False, model: boo
     """
     apart = model and device in BEST_OF_MODELS
     best = BEST_OF_MODELS[device] if apart else BEST.get(device, BEST["cpu"])
-    reasons: list[str] = []
-    for names in (*best, PLAIN):
-        found = [f"not {name!r}: {why}" for name in names for why in _why_not(name, device, open_sizes)]
-        if not found:
-            break
-        reasons += found
     kind = "for what learns matrices on" if apart else "on"
-    why = "; ".join([f"backend {AUTO!r} is {name_of(names)!r} {kind} {device}", *reasons])
-    return Choice(names, why)
+    why_not = {(*names,): [*_why_none(names, device, open_sizes)] for names in best}
+    able = [names for names in best if not why_not[(*names,)]] or [PLAIN]
+
+    def choice(able: Sequence[Sequence[str]], *reasons: str) -> Choice:
+        first, *rest = able
+        before = [*reasons, *(reason for found in why_not.values() for reason in found)]
+        why = "; ".join([f"backend {AUTO!r} is {name_of(first)!r} {kind} {device}", *before])
+        otherwise = (lambda reason: choice(rest, f"not {name_of(first)!r}: {reason}")) if rest else None
+        return Choice(first, why, otherwise)
+
+    return choice(able)
 
 
 def choice_for(inputs: Iterable[object], *, open_sizes: bool) -> Choice:
@@ -82,9 +120,11 @@ def cpp_compiler() -> str | None:
     return next(filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None)
 
 
+def _why_none(names: Sequence[str], device: str, open_sizes: bool) -> Iterator[str]:
+    yield from (f"not {name!r}: {why}" for name in names for why in _why_not(name, device, open_sizes))
+
+
 def _why_not(name: str, device: str, open_sizes: bool) -> Iterator[str]:
-    if name in PLAIN:
-        return
     try:
         ((_, backend),) = named_backends([name])
     except UnavailableError as e:

@@ -12,6 +12,7 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 from aotkit.capture.arguments import Arguments, Parameters, fitted_function, flatten
+from aotkit.capture.auto import Unsuited
 from aotkit.capture.cache import Entries, Found
 from aotkit.capture.eager_calls import EagerVerdicts
 from aotkit.capture.entry import Entry, Failure, kept_entry, new_entry, unchecked_entry
@@ -99,8 +100,7 @@ class DirectFunction:
 
             def compare() -> CheckReport:
                 signature, _, _ = self._signature(*given, flatten(*given))
-                recipe = self._recipe.for_inputs(signature.tensors)
-                return entry.compare(recipe, signature, outcome_in_eager(signature))
+                return entry.compare(entry.recipe, signature, outcome_in_eager(signature))
 
             return self._looking_further(compare)
 
@@ -151,8 +151,8 @@ class DirectFunction:
                 assert self._followed is not None
                 self._followed |= {e.code}
 
-    def _try_entry(self, signature: Signature) -> Entry | Failure:
-        recipe = self._recipe.for_inputs(signature.tensors)
+    def _try_entry(self, signature: Signature, other: Recipe | None = None) -> Entry | Failure:
+        recipe = other or self._recipe.for_inputs(signature.tensors)
         try:
             if (kept := kept_entry(recipe, signature)) is not None:
                 if self._check and not kept.was_checked(recipe):
@@ -161,6 +161,8 @@ class DirectFunction:
             # Its backward pass, which may run functions too, is not watched while it is traced.
             ran = outcome_in_eager(signature) if self._check or signature.is_watched else None
             return new_entry(recipe, signature, ran if self._check else None)
+        except Unsuited as e:
+            return self._try_entry(signature, e.otherwise.in_recipe(recipe))
         except OwnError as e:
             if signature.is_watched or not is_out_of_memory(e):
                 raise

@@ -57,6 +57,7 @@ class Entry:
         kept: what an earlier process compiled for it; None: it is compiled now.
 
     Attributes:
+        recipe: what it is compiled by.
         report: the verdict of the check, if there was one.
         accepts: whether it is valid for these flat inputs; everything else has been compared.
         timeline: where the time of the call went that it was compiled in, if that is known.
@@ -74,7 +75,7 @@ class Entry:
         start = time.monotonic()
         self.report: CheckReport | None = None
         self.timeline = current()
-        self._why_backend = recipe.why_backend
+        self.recipe = recipe
         self._parts = what_is_compiled(recipe, signature)
         self.made: Made
         self._layouts: Sequence[Any] = ()
@@ -132,7 +133,7 @@ class Entry:
     @property
     def graphs(self) -> Graphs:
         """What was compiled."""
-        graphs = graphs_made(self.made, self._names, self._why_backend)
+        graphs = graphs_made(self.made, self._names, self.recipe.why_backend)
         assert graphs is not None
         return graphs
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter
 
+from aotkit.capture.auto import Unsuited
 from aotkit.capture.call_record import Ran, ran
 from aotkit.capture.captured_graph import (
     assigned_data,
@@ -226,7 +227,11 @@ class CapturedGraph:
             self.made, self.way_in, self.seeded = kept, kept.way_in, kept.more["seeded"]
             self._mutated, self._shared = kept.more["mutated"], ()
         else:
-            self._compile_anew(gm, example_inputs, parts)
+            try:
+                self._compile_anew(gm, example_inputs, parts)
+            except Unsuited as e:
+                self._recipe = e.otherwise.in_recipe(self._recipe)
+                return self.compile(gm, example_inputs, names)
         assert self.way_in is not None
         self._run = self._calling(self.way_in)
         self._input_names = (*(names or captured_names(gm)), "seed")[: len(example_inputs) + self.seeded]
@@ -262,7 +267,7 @@ class CapturedGraph:
         """Turn the ways in which tracing fails into an error that says what to do."""
         try:
             yield
-        except (AotkitError, SeedNeeded):
+        except (AotkitError, SeedNeeded, Unsuited):
             raise
         except Exception as e:
             if is_dynamos_own(e):  # as by which it starts again

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor
@@ -41,8 +41,7 @@ class Recipe(Named):
         """The recipe for a graph with these inputs, whose devices decide what "auto" is."""
         if self.asked_for != AUTO or self.why_backend:
             return self
-        found = choice_for(inputs, open_sizes=self.dynamic)
-        return replace(self, backend=found.backend, backend_name=found.name, why_backend=found.why)
+        return choice_for(inputs, open_sizes=self.dynamic).in_recipe(self)
 
     def pipeline(self) -> Pipeline:
         new_graphs = functools.partial(Graphs, name=self.name, backend=self.backend_name, partition=self.partition_name)

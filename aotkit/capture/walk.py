@@ -91,7 +91,7 @@ class Walk:
             raise EagerOnly(f"it reaches more than {MOST_PLAIN_FUNCTIONS} functions")
 
     def require_no_recurrence(self, module: nn.Module, name: str) -> None:
-        """Refuse layers that tracing takes apart into as many operations as there are steps, where that is not asked for.
+        """Refuse layers that tracing would take apart into operations for each step, where that is not asked for.
 
         TorchDynamo leaves them to eager, whose kernels walk all steps. An LSTM of 32 steps took minutes to compile, and
         a step then 1.6 times as long.

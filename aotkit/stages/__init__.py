@@ -11,7 +11,7 @@ from aotkit.stages.chunks import compile_with_chunks, load_with_chunks
 from aotkit.stages.cuda_graphs import with_cuda_graphs
 from aotkit.stages.graph_launches import Around, BlackBox, Explained, Kernel, Operators, computes, explained
 from aotkit.stages.pipeline import Pipeline
-from aotkit.stages.regions import Region, Regions, computing, places_read
+from aotkit.stages.regions import Region, Regions, computing, places_read, why_unsuited
 
 __all__ = [
     "Around",
@@ -32,5 +32,6 @@ __all__ = [
     "load_with_chunks",
     "places_read",
     "regions",
+    "why_unsuited",
     "with_cuda_graphs",
 ]

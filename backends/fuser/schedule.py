@@ -193,12 +193,16 @@ def _part(length: int, most: int) -> int:
 
 
 def _crossing(loops: Loops, order: list[int], nearest: set[int]) -> Schedule:
-    """Squares, for tensors of which one has neighbours where the other has rows."""
+    """Squares, for tensors of which one has neighbours where the other has rows; several at a time of short ones."""
     column, row = sorted(nearest, key=order.index)[-2:]
     rows = (*(a for a in order if a not in (column, row)), column)
     row_block, inner_block = _block(loops.sizes[column], limits.SIDE), _block(loops.sizes[row], limits.SIDE)
-    blocks = -(-loops.size(rows) // row_block) * -(-loops.sizes[row] // inner_block)
-    return Schedule(rows, (row,), row_block, inner_block, False, 1, (blocks, 1), 4, 1)
+    chunks = -(-loops.sizes[row] // inner_block)
+    while row_block * inner_block < limits.TILE and loops.size(rows) // (2 * row_block) * chunks >= limits.PROGRAMS:
+        row_block *= 2
+    blocks = -(-loops.size(rows) // row_block) * chunks
+    warps = min(4, _warps(row_block * inner_block, limits.FEW))
+    return Schedule(rows, (row,), row_block, inner_block, False, 1, (blocks, 1), warps, 1)
 
 
 def _row_tile(loops: Loops, kernel: Kernel, count: int, inner: tuple[int, ...]) -> tuple[int, int, int]:

@@ -11,6 +11,7 @@ from aotkit.backends.fusion_definition.builder import Builder, Declined, compute
 
 aten = torch.ops.aten
 Lowering = Callable[..., Any]
+OF_BOOLEANS = {"mul": "logical_and", "minimum": "logical_and", "add": "logical_or", "maximum": "logical_or"}
 
 
 def number_type(node: Node) -> torch.dtype:
@@ -50,12 +51,19 @@ def shifted(name: str, b: Builder, node: Node, x: Any, by: Any) -> Any:
     return getattr(b.ops, name)(b.operand(x, dtype), b.constant(by, dtype))
 
 
+def arithmetic(name: str, b: Builder, node: Node, x: Any, y: Any) -> Any:
+    """Of booleans, ATen's is logic."""
+    if dtype_of(node) is torch.bool and name in OF_BOOLEANS:
+        return logical(OF_BOOLEANS[name], b, node, x, y)
+    return same(name, number_type, b, node, x, y)
+
+
 def scaled_sum(name: str, b: Builder, node: Node, x: Any, y: Any, alpha: Any = 1) -> Any:
     """`x + alpha * y` or `x - alpha * y`."""
+    if alpha == 1:
+        return arithmetic(name, b, node, x, y)
     dtype = number_type(node)
-    term = b.operand(y, dtype)
-    if alpha != 1:
-        term = b.ops.mul(term, b.constant(alpha, dtype))
+    term = b.ops.mul(b.operand(y, dtype), b.constant(alpha, dtype))
     return getattr(b.ops, name)(b.operand(x, dtype), term)
 
 
@@ -192,7 +200,7 @@ WITH_NUMBERS: dict[str, Lowering] = {  # the second operand may be one
     **{name: partial(scaled_sum, name) for name in ("add", "sub")},
     **{name: partial(compared, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     **{name: partial(same, name, dtype_of) for name in ("bitwise_and", "bitwise_or", "bitwise_xor")},
-    "mul": partial(same, "mul", number_type),
+    "mul": partial(arithmetic, "mul"),
     "div": partial(same, "truediv", number_type),
     "remainder": remainder,
     "fmod": fmod,
@@ -201,7 +209,7 @@ WITH_NUMBERS: dict[str, Lowering] = {  # the second operand may be one
 POINTWISE: dict[Any, Lowering] = {
     **{getattr(getattr(aten, name), kind): f for name, f in WITH_NUMBERS.items() for kind in ("Tensor", "Scalar")},
     **{getattr(aten, name).default: partial(same, name, compute_type) for name in UNARY.split()},
-    **{getattr(aten, name).default: partial(same, name, number_type) for name in ("maximum", "minimum", "atan2")},
+    **{getattr(aten, name).default: partial(arithmetic, name) for name in ("maximum", "minimum", "atan2")},
     **{getattr(aten, name).default: partial(rounding, name) for name in ("floor", "ceil", "round", "trunc")},
     **{getattr(aten, name).default: partial(logical, name) for name in ("logical_not", "logical_and", "logical_or")},
     **{getattr(aten, name).default: partial(classified, name) for name in ("isnan", "isinf")},

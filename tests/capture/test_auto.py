@@ -58,6 +58,35 @@ def test_what_learns_matrices_has_a_table_of_its_own(backends, monkeypatch, capt
     assert graphs.why_backend == "backend 'auto' is 'any' for what learns matrices on cpu"
 
 
+GRAPHS = {
+    "softmax": (lambda x: x.softmax(-1) * 2, "fuser"),
+    "a product between": (lambda x: ((x * 2) @ x.relu()).sigmoid(), "fuser"),
+    "sorted, without a gradient": (lambda x: x.detach().sort(-1)[0] * x, "fuser"),
+    "a small sum of sums": (lambda x: x.softmax(-1) * x[0].detach().cumsum(0)[-1], "fuser"),
+    "pooling": (lambda x: torch.nn.functional.avg_pool2d(x.relu()[None], 2), "any"),
+    "an index": (lambda x: x[:, torch.arange(63, -1, -1)] * 2, "any"),
+    "sums of sums": (lambda x: x.sigmoid().cumsum(-1), "any"),
+}
+
+
+@pytest.mark.skipif(default_backend().name == "nop", reason="there is no C++ compiler")
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_what_leaves_more_than_to_libraries_is_the_next_ones(backends, monkeypatch, name, capture):
+    monkeypatch.setitem(BEST, "cpu", [["fuser"], ["any"]])
+    fn, backend = GRAPHS[name]
+    x = torch.randn(64, 64, requires_grad=True)
+    fast = aotkit.compile(fn, capture=capture)
+    fast(x)
+    for _ in range(2):  # the first time it is found out
+        graphs = fast.graphs(x)
+        assert graphs.backend == backend
+        assert ("not 'fuser': " in graphs.why_backend) == (backend == "any")
+    assert f"backend {backend!r}" in fast.check(x).subject
+    with torch.no_grad():
+        assert fast.graphs(x).backend == backend
+
+
 def test_a_list_needs_all_of_its_backends(backends, monkeypatch):
     monkeypatch.setitem(BEST, "meta", [["fixed", "absent"], ["unheard_of"], ["any"]])
     found = choice_for([torch.empty(2, device="meta")], open_sizes=False)

@@ -457,7 +457,7 @@ LAYERS = {
 
 @pytest.mark.thinned
 @pytest.mark.parametrize("name", LAYERS)
-@agrees(exact=False)
+@agrees(exact=False, capture="aot")
 def test_layer(compile, name, order):
     make, inputs = LAYERS[name]
     m = compile(make())

@@ -5,6 +5,7 @@ from aotkit.stages.regions.backend import loads_of, options_of, shared
 from aotkit.stages.regions.division import Choice, Options, RegionCompiler
 from aotkit.stages.regions.kept import Load, load
 from aotkit.stages.regions.parts import computing, places_read
+from aotkit.stages.regions.suited import why_unsuited
 
 __all__ = [
     "Choice",
@@ -19,4 +20,5 @@ __all__ = [
     "options_of",
     "places_read",
     "shared",
+    "why_unsuited",
 ]

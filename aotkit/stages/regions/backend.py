@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from aotkit.interfaces import Backend, Boxed, Decompositions, GraphCompiler
 from aotkit.stages.own_operators import decompositions_of
 from aotkit.stages.regions.division import Choice, Options, RegionCompiler
 from aotkit.stages.regions.kept import Load, load
+
+_WITHIN: ContextVar[frozenset[Any]] = ContextVar("_WITHIN", default=frozenset())  # operators that rules are applied to
 
 
 def options_of(min_region_size: int, horizontal: bool | None, skip_ops: Sequence[Any], strict: bool) -> Options:
@@ -76,7 +79,26 @@ def shared(
 
 def _decompositions(backends: Sequence[Backend]) -> Decompositions:
     tables = map(decompositions_of, reversed(backends))
-    return {operator: rule for table in tables for operator, rule in table.items()}
+    return {operator: _once(operator, rule) for table in tables for operator, rule in table.items()}
+
+
+def _once(operator: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The same rule, which leaves the operator as it is while the rule is applied to it already.
+
+    Inductor's table has `clamp_min` and `clamp_max` for `clamp`, and that of ATen's core `clamp` for those.
+    """
+
+    @functools.wraps(rule)
+    def applied(*args: Any, **kwargs: Any) -> Any:
+        if operator in (within := _WITHIN.get()):
+            return NotImplemented
+        token = _WITHIN.set(within | {operator})
+        try:
+            return rule(*args, **kwargs)
+        finally:
+            _WITHIN.reset(token)
+
+    return applied
 
 
 def _load_of(

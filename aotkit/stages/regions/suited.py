@@ -1,0 +1,57 @@
+"""Whether a backend suits a graph as a whole: what it leaves should be what every compiler leaves to libraries."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch.fx import GraphModule, Node
+
+from aotkit.interfaces import Backend
+from aotkit.passes import operator_name, packet_name, size_hint, tensors_of
+from aotkit.stages.regions.finding import Operations
+from aotkit.torch_private.dispatch import OpOverload
+
+# Of which ATen, or a library behind it, has kernels that no compiler generates.
+LIBRARY = frozenset({
+    "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "_int_mm", "_scaled_mm", "convolution",
+    "convolution_backward", "sort", "topk", "median", "nanmedian", "mode", "kthvalue", "unique_dim", "_unique2",
+    "unique_consecutive", "histc", "_cdist_forward", "_cdist_backward", "_pdist_forward", "_ctc_loss",
+    "_ctc_loss_backward", "_cudnn_ctc_loss", "_cudnn_rnn", "_cudnn_rnn_backward", "embedding_dense_backward",
+    "_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_dense_backward", "grid_sampler_2d_backward",
+    "grid_sampler_3d", "grid_sampler_3d_backward", "upsample_linear1d_backward", "upsample_bilinear2d_backward",
+    "upsample_bicubic2d_backward", "upsample_trilinear3d_backward", "nonzero", "masked_select", "cholesky",
+    "cholesky_solve", "triangular_solve", "ormqr", "geqrf", "_trilinear", "copy_", "lift_fresh_copy",
+})  # fmt: skip
+SMALL = 64  # times less to move than for the largest operation: it does not matter who does that
+FAMILIES = ("_scaled_dot_product_", "_flash_attention_", "_efficient_attention_", "_fft_", "linalg_", "_linalg_")
+
+
+def why_unsuited(backends: Sequence[Backend], gm: GraphModule) -> str | None:
+    """What all of these leave of a graph, other than to libraries, and views and constants; None: nothing."""
+    everything = [backend.declines for backend in backends]
+    if None in everything:
+        return None
+    operations = Operations(gm)
+    sizes = {op: _bytes(op) for op in operations.nodes}
+    for op, size in sizes.items():
+        if op not in operations.views and size * SMALL > max(sizes.values()) and not is_of_a_library(op):
+            reasons = [declines(op) for declines in everything if declines is not None]
+            if None not in reasons:
+                return f"{operator_name(op)} ({'; '.join(map(str, reasons))})"
+    return None
+
+
+def _bytes(op: Node) -> int:
+    """Of what an operation reads and returns, at the sizes that it is traced for."""
+    tensors = [tensor for node in (op, *op.all_input_nodes) for tensor in tensors_of(node)]
+    return sum(t.dtype.itemsize * math.prod(size_hint(n) or 1 for n in t.shape) for t in tensors)
+
+
+def is_of_a_library(op: Node) -> bool:
+    """Whether nobody generates code for an operation: a product, sorting, drawing random numbers, a custom operator."""
+    target = op.target
+    if not isinstance(target, OpOverload):
+        return True
+    name = packet_name(op)
+    known = name in LIBRARY or name.startswith(FAMILIES) or torch.Tag.nondeterministic_seeded in target.tags
+    return known or target.namespace not in ("aten", "prims")

@@ -17,7 +17,7 @@ dispatch_modes = _get_current_dispatch_mode_stack
 
 # While it lasts, composite operators consist of what they do in eager, and not of what torch's Python rules say.
 AsInEager = torch._C._DisablePythonDispatcher
-RESIZES = frozenset(f for name, f in vars(torch._C._nn).items() if "upsample_" in name and callable(f))
+RESIZES = {f: name for name, f in vars(torch._C._nn).items() if "upsample_" in name}  # of images
 
 __all__ = [
     "RESIZES",

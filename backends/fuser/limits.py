@@ -29,6 +29,7 @@ UNDER_WAY = 96 * 1024  # bytes of rows at most, in shared memory: what any GPU s
 CHUNKS_UNDER_WAY = 32 * 1024  # bytes of chunks, so that other programs have room
 HELD = 48 * 1024  # elements of a row that is read and of sums over rows, at most, which a program has in registers
 READ_AHEAD = 160  # bytes of a thread that are read before the first reduction of a row
+SECTOR = 32  # bytes that are moved at a time
 VECTOR = 16  # bytes that a thread reads at a time
 WORD = 8  # elements
 NARROWEST = 16  # at least, elements next to each other in a tile that is tried instead of another

@@ -102,7 +102,8 @@ def _times(number: int, factor: float | None) -> int:
 def _chosen(loops: Loops, kernel: Kernel) -> Schedule:
     order, nearest = layout(loops, kernel)
     if kernel.inner is None:
-        return _crossing(loops, order, nearest) if len(nearest) > 1 else _flat(loops, kernel, order)
+        few = _few_neighbours(loops, kernel) if len(nearest) > 1 else None
+        return _crossing(loops, order, nearest) if len(nearest) > 1 and not few else _flat(loops, kernel, few or order)
     inner = tuple(a for a in order if a in kernel.inner)
     kept = [a for a in order if a in kernel.rows - kernel.summed]
     rows = (*kept, *(a for a in order if a in kernel.summed))
@@ -190,6 +191,20 @@ def _part(length: int, most: int) -> int:
     while block >= limits.WIDE and 8 * -(-length // block) * block > 9 * length:
         block //= 2
     return block if block >= limits.WIDE else 0
+
+
+def _few_neighbours(loops: Loops, kernel: Kernel) -> list[int] | None:
+    """The axes as a tensor has them, in which parts take turns that are rows of others, as in a pixel shuffle.
+
+    In its order, what the 32 threads of a warp read or write of others are as many pieces, which should not be short.
+    """
+    forms = [(s.node.type.itemsize, s.axes) for s in kernel.stores]
+    forms += [(n.type.itemsize, n.data[-2]) for n in _wide(kernel)]
+    for size, axes in forms:
+        turns = loops.sizes[contiguous(axes)] if axes else 0
+        if {a for a, _ in axes} == kernel.domain and 1 < turns <= 32 * size // limits.SECTOR:
+            return [a for a, _ in sorted(axes, key=lambda term: -abs(term[1]))]
+    return None
 
 
 def _crossing(loops: Loops, order: list[int], nearest: set[int]) -> Schedule:

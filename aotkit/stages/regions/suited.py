@@ -23,7 +23,9 @@ LIBRARY = frozenset({
     "cholesky_solve", "triangular_solve", "ormqr", "geqrf", "_trilinear", "copy_", "lift_fresh_copy",
 })  # fmt: skip
 SMALL = 64  # times less to move than for the largest operation: it does not matter who does that
+SORTING = {"index_put", "_unsafe_index_put"}  # but not where ATen sorts before it writes
 FAMILIES = ("_scaled_dot_product_", "_flash_attention_", "_efficient_attention_", "_fft_", "linalg_", "_linalg_")
+GENERATED = {"linalg_cross", "linalg_vector_norm"}
 
 
 def why_unsuited(backends: Sequence[Backend], gm: GraphModule) -> str | None:
@@ -34,7 +36,8 @@ def why_unsuited(backends: Sequence[Backend], gm: GraphModule) -> str | None:
     operations = Operations(gm)
     sizes = {op: _bytes(op) for op in operations.nodes}
     for op, size in sizes.items():
-        if op not in operations.views and size * SMALL > max(sizes.values()) and not is_of_a_library(op):
+        is_small = size * SMALL <= max(sizes.values()) and packet_name(op) not in SORTING
+        if op not in operations.views and not is_small and not is_of_a_library(op):
             reasons = [declines(op) for declines in everything if declines is not None]
             if None not in reasons:
                 return f"{operator_name(op)} ({'; '.join(map(str, reasons))})"
@@ -53,5 +56,6 @@ def is_of_a_library(op: Node) -> bool:
     if not isinstance(target, OpOverload):
         return True
     name = packet_name(op)
-    known = name in LIBRARY or name.startswith(FAMILIES) or torch.Tag.nondeterministic_seeded in target.tags
+    known = name in LIBRARY or (name.startswith(FAMILIES) and name not in GENERATED)
+    known |= torch.Tag.nondeterministic_seeded in target.tags
     return known or target.namespace not in ("aten", "prims")

@@ -12,7 +12,17 @@ from typing import Any
 import torch
 
 from aotkit.backends.fuser.axes import Axes, Axis, Conflict, Dims, fresh, leaves
-from aotkit.backends.fuser.values import Substitution, Value, axes_of, conjunction, index, single, viewed
+from aotkit.backends.fuser.values import (
+    Substitution,
+    Value,
+    axes_of,
+    below,
+    combined,
+    conjunction,
+    index,
+    number,
+    viewed,
+)
 from aotkit.errors import CompileError
 
 TO_BOOLEAN = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not", "logical_and", "logical_or"}
@@ -84,7 +94,7 @@ class Operations:
         if number not in self._loads:
             steps = zip(value.dims, strides, strict=True)
             terms = tuple((axes[0], stride) for axes, stride in steps if axes and stride)
-            self._loads[number] = self._value("load", value.type, value.dims, data=(number, terms, 0))
+            self._loads[number] = self._value("load", value.type, value.dims, data=(number, (), terms, 0))
         return self._loads[number]
 
     def _value(self, kind: str, dtype: torch.dtype, dims: Dims, args: Sequence[Value] = (), data: Any = None) -> Value:
@@ -116,7 +126,9 @@ class Operations:
                 self._axes.unify(axes, other)
         return self._axes.known(tuple(other or axes for axes, other in zip(own, dims, strict=True)))
 
-    def _substituted(self, x: Value, axes: Mapping[Axis, tuple[Axis, int]], guard: Value | None = None) -> Value:
+    def _substituted(
+        self, x: Value, axes: Mapping[Axis, tuple[Axis, int] | Value], guard: Value | None = None
+    ) -> Value:
         return Substitution(axes, self._axes.known, guard)(x)
 
     def cast(self, x: Value, dtype: torch.dtype) -> Value:
@@ -174,13 +186,42 @@ class Operations:
         size = math.prod(a.size for a in inner)
         first, last = start // size, -(-end // size)
         if last - first > 1 and (start % size or end % size):
-            raise CompileError(f"a part from {start} to {end} of a dimension of {[a.size for a in (outer, *inner)]}")
+            axis = Axis(end - start)
+            found = self._at(x, (outer, *inner), index(axis, start, dtype=torch.int32))
+            return self._with_axes(found, x, dim, [axis])
         axis = Axis(last - first)
         x = self._substituted(x, {outer: (axis, first)})
         kept = (axis, *inner) if axis.size > 1 else inner
         x = viewed(x, [kept if i == dim else axes for i, axes in enumerate(x.dims)])
         start, end = start - first * size, end - first * size
         return x if (start, end) == (0, axis.size * size) else self._part(x, dim, start, end)
+
+    def _at(self, x: Value, axes: Sequence[Axis], position: Value, guard: Value | None = None) -> Value:
+        """What is at positions that are values, along axes that follow each other; its dimensions are not told.
+
+        Raises:
+            CompileError: a reduction that is one value for several of them would be computed anew for each.
+        """
+        for v in below([x]):
+            rows = (axes_of(v) - {*leaves(v.data[1])}) & {*axes} if v.kind == "reduction" else ()
+            if 0 < len(rows) < len(axes):
+                raise CompileError(
+                    f"a part of a dimension of {[a.size for a in axes]}, and a reduction along one of them"
+                )
+        chosen: dict[Axis, tuple[Axis, int] | Value] = {}
+        for axis in reversed(axes[1:]):
+            size = number(axis.size, position.type)
+            before = combined("div", position, size)
+            chosen[axis] = combined("sub", position, combined("mul", before, size))
+            position = before
+        chosen[axes[0]] = position
+        return self._substituted(x, chosen, guard)
+
+    def _with_axes(self, x: Value, like: Value, dim: int, axes: Sequence[Axis]) -> Value:
+        """With the dimensions of another one, of which one has these axes."""
+        found = viewed(x, [axes if d == dim else old for d, old in enumerate(like.dims)])
+        self._axes.known(found.dims)
+        return found
 
     def cat(self, parts: Sequence[Value], dim: int) -> Value:
         parts = [self.read(x) for x in parts]
@@ -212,24 +253,23 @@ class Operations:
     def _step(self, parts: Sequence[Value], dim: int, places: Sequence[int]) -> int:
         """How many elements the axis along which parts are placed steps over: those of the inner axes of a part.
 
-        Raises:
-            CompileError: a part does not begin or end there.
+        One, where a part does not begin or end there.
         """
-        inner = [math.prod(a.size for a in leaves(x.dims[dim])[1:]) for x in parts]
-        if any(place % max(inner) for place in places):
-            raise CompileError(f"parts that end at {list(places)}, of axes whose inner ones have {max(inner)}")
-        return max(inner)
+        inner = max(math.prod(a.size for a in leaves(x.dims[dim])[1:]) for x in parts)
+        return 1 if any(place % inner for place in places) else inner
 
     def _placed(self, x: Value, dim: int, axis: Axis, start: int, step: int) -> Value:
         """A tensor as a part of a longer axis, of values that are read nowhere else."""
         size = x.shape[dim] // step
         ((*outer,), inner) = self._axes.regroup((x.dims[dim],), (size, step))
+        first, moved = start // step, x
         if outer:
-            guard = self._inside(axis, start // step, start // step + size)
-            x = self._substituted(x, {single(outer, "a part"): (axis, -(start // step))}, guard)
-        moved = viewed(x, [(axis, *inner) if d == dim else axes for d, axes in enumerate(x.dims)])
-        self._axes.known(moved.dims)
-        return moved
+            guard, (one, *more) = self._inside(axis, first, first + size), leaves(outer)
+            if more:
+                moved = self._at(x, (one, *more), index(axis, -first, dtype=torch.int32), guard)
+            else:
+                moved = self._substituted(x, {one: (axis, -first)}, guard)
+        return self._with_axes(moved, x, dim, (axis, *inner))
 
     def _inside(self, axis: Axis, start: int, end: int) -> Value:
         at = index(axis)

@@ -7,8 +7,8 @@ from aotkit.backends.fuser.values import below
 
 
 def contiguous(strides: Strides) -> int:
-    """The axis along which neighbours are next to each other in memory."""
-    return min(strides, key=lambda term: abs(term[1]))[0]
+    """The axis along which neighbours are next to each other in memory; -1: all positions are values."""
+    return min(strides, key=lambda term: abs(term[1]), default=(-1, 0))[0]
 
 
 def reductions_of(nodes: Iterable[Node]) -> set[Node]:

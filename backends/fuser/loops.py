@@ -248,7 +248,7 @@ def lowered(outputs: Sequence[Value]) -> tuple[Loops, list[Result]]:
         args, data = [done[x] for x in v.args], v.data
         if v.kind in ("load", "index"):
             *rest, terms, offset = data
-            data = *(x for number in rest for x in (number, ())), kept(spread(terms)), offset
+            data = *rest, kept(spread(terms)), offset
         elif v.kind == "reduction":
             leaves = [leaf for axis in data[1] for leaf in axis.leaves()]
             data = data[0], frozenset(number(axis) for axis in leaves if axis not in merged)

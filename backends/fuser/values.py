@@ -8,7 +8,6 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from aotkit.backends.fuser.axes import Axis, Dims, leaves
-from aotkit.errors import CompileError
 
 Affine = tuple[tuple[Axis, int], ...]  # the sum of axis * stride
 
@@ -19,9 +18,9 @@ class Value:
 
     Attributes:
         kind: "input" (data: its number and strides), "scalar" (its number; a number on the CPU), "constant" (data: the
-            number), "load" (data: the number of an input, strides by axis, offset; args: where it may be read, if not
-            everywhere), "index" (data: strides by axis, offset), "operation" (data: its name), "reduction" (data: its
-            name and axes).
+            number), "load" (data: the number of an input, strides of positions that are values, strides by axis,
+            offset; args: those positions, then where it may be read, if not everywhere), "index" (data: strides by
+            axis, offset), "operation" (data: its name), "reduction" (data: its name and axes).
         order: the strides that it should have as a result: for each dimension, its rank from the innermost.
     """
 
@@ -79,7 +78,9 @@ def index(axis: Axis, offset: int = 0, step: int = 1, dtype: torch.dtype = torch
 
 
 class Substitution:
-    """Values anew, in which axes are others: `axis` becomes `new + offset`.
+    """Values anew, in which axes are others: `axis` becomes `new + offset`, or a position that is a value.
+
+    Of values along such a position, the dimensions are not told.
 
     Args:
         known: remembers the dimensions of each new value, so that its axes stay apart.
@@ -87,10 +88,16 @@ class Substitution:
     """
 
     def __init__(
-        self, axes: Mapping[Axis, tuple[Axis, int]], known: Callable[[Dims], Dims], guard: Value | None = None
+        self,
+        axes: Mapping[Axis, tuple[Axis, int] | Value],
+        known: Callable[[Dims], Dims],
+        guard: Value | None = None,
     ) -> None:
-        self._axes, self._known, self._guard = axes, known, guard
-        self._renames = guard is None and all(to.size == old.size and not by for old, (to, by) in axes.items())
+        self._all, self._known, self._guard = axes, known, guard
+        self._axes = {old: to for old, to in axes.items() if not isinstance(to, Value)}
+        self._positions = {old: to for old, to in axes.items() if isinstance(to, Value)}
+        is_same = all(to.size == old.size and not by for old, (to, by) in self._axes.items())
+        self._renames = guard is None and is_same and not self._positions
         self._done: dict[Value, Value] = {}
 
     def __call__(self, value: Value) -> Value:
@@ -101,22 +108,42 @@ class Substitution:
     def _new(self, value: Value) -> Value:
         if value.kind == "reduction":
             name, axes = value.data
-            bound = {a for a in leaves(axes) if a in self._axes}
+            bound = {a for a in leaves(axes) if a in self._all}
             if bound and not self._renames:  # those are of the reduction's own
-                rest = {a: new for a, new in self._axes.items() if a not in bound}
+                rest = {a: new for a, new in self._all.items() if a not in bound}
                 args = tuple(map(Substitution(rest, self._known, self._guard), value.args)) if rest else value.args
                 return replace(value, args=args, dims=self._dims(value.dims), order=None)
             data: Any = name, self._list(axes)
-        elif value.kind in ("load", "index"):
-            data = self._affine(value.data)
+        elif value.kind == "load":
+            return self._load(value)
+        elif value.kind == "index":
+            *_, strides, _ = value.data
+            found = replace(value, data=self._affine(value.data), dims=self._dims(value.dims), order=None)
+            for position, step in self._chosen(strides):
+                term = combined("mul", converted(position, value.type), number(step, value.type))
+                found = combined("add", found, term)
+            return found
         else:
             data = value.data
         args = tuple(map(self, value.args))
-        if value.kind == "load" and self._guard is not None and data is not value.data:
-            args = (conjunction([*args, self._guard]),)
         return replace(value, args=args, data=data, dims=self._dims(value.dims), order=None)
 
+    def _load(self, value: Value) -> Value:
+        buffer, steps, *rest = self._affine(value.data)
+        args, chosen = tuple(map(self, value.args)), self._chosen(value.data[-2])
+        positions, guards = [*args[: len(steps)], *(p for p, _ in chosen)], [*args[len(steps) :]]
+        data = buffer, (*steps, *(step for _, step in chosen)), *rest
+        if self._guard is not None and (data != value.data or args != value.args):
+            guards = [conjunction([*guards, self._guard])]
+        return replace(value, args=(*positions, *guards), data=data, dims=self._dims(value.dims), order=None)
+
+    def _chosen(self, strides: Affine) -> list[tuple[Value, int]]:
+        """The positions along axes of a sum, and their strides."""
+        return [(self._positions[axis], stride) for axis, stride in spread(strides) if axis in self._positions]
+
     def _dims(self, dims: Dims) -> Dims:
+        if any(axis in self._positions for axes in dims for axis in leaves(axes)):
+            return ()
         return self._known(tuple(map(self._list, dims)))
 
     def _list(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
@@ -125,10 +152,12 @@ class Substitution:
     def _affine(self, data: Any) -> Any:
         *rest, strides, offset = data
         terms = spread(strides)
-        if not any(axis in self._axes for axis, _ in terms):
+        if not any(axis in self._all for axis, _ in terms):
             return data
         new = []
         for axis, stride in terms:
+            if axis in self._positions:
+                continue
             to, shift = self._axes.get(axis, (axis, 0))
             new.append((to, stride))
             offset += shift * stride
@@ -163,13 +192,15 @@ def conjunction(conditions: Sequence[Value]) -> Value:
     return found
 
 
-def single(axes: Sequence[Axis], what: str) -> Axis:
-    """The one axis of a dimension.
+def number(n: float, dtype: torch.dtype) -> Value:
+    """A constant."""
+    return Value("constant", dtype, (), data=n)
 
-    Raises:
-        CompileError: there are several.
-    """
-    found = leaves(axes)
-    if len(found) != 1:
-        raise CompileError(f"{what} of a dimension of several axes")
-    return found[0]
+
+def combined(name: str, x: Value, y: Value) -> Value:
+    """An operation on values of one type, at whatever positions they are."""
+    return Value("operation", x.type, x.dims or y.dims, (x, y), name)
+
+
+def converted(x: Value, dtype: torch.dtype) -> Value:
+    return x if x.type is dtype else Value("operation", dtype, x.dims, (x,), "cast")

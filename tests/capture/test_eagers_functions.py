@@ -13,8 +13,8 @@ RESIZES = [
     ("nearest", 2, {"size": (7, 3)}), ("nearest", 2, {"scale_factor": (0.7, 1.3)}),
     ("nearest-exact", 2, {"scale_factor": (0.7, 1.3)}), ("bilinear", 2, {"scale_factor": 2}),
     ("bilinear", 2, {"size": (7, 3), "align_corners": True}), ("bilinear", 2, {"size": (3, 3), "antialias": True}),
-    ("bicubic", 2, {"size": (3, 3), "antialias": True}), ("area", 2, {"size": (3, 3)}), ("nearest", 3, {"scale_factor": 2}),
-    ("trilinear", 3, {"scale_factor": 2}),
+    ("bicubic", 2, {"size": (3, 3), "antialias": True}), ("area", 2, {"size": (3, 3)}),
+    ("nearest", 3, {"scale_factor": 2}), ("trilinear", 3, {"scale_factor": 2}),
 ]  # fmt: skip
 
 

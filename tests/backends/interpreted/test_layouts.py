@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import aotkit
-from tests.backends.interpreted.comparing import agree, comparing
+from tests.backends.interpreted.comparing import agree, comparing, train
 
 LAYOUTS = {
     "dense": lambda: torch.randn(2, 3, 4, 5),
@@ -69,3 +69,31 @@ def test_sums_along_both_axes_of_a_square_are_added():
 
 def test_strides_that_are_a_view():
     agree(lambda x: (x * 2).as_strided((6, 4), (4, 1)).exp(), torch.randn(2, 3, 4))
+
+
+def windows(x):
+    return x.view(2, 3, 4, 3, 4, 5).permute(0, 1, 3, 2, 4, 5).contiguous()
+
+
+def merged(x):
+    return x.transpose(0, 1).reshape(12, 5)
+
+
+PARTS = {
+    "windows of what is shifted": lambda x: windows(torch.roll(x * 2, (-2, -2), (1, 2))),
+    "what is shifted of windows": lambda x: torch.roll(
+        (windows(x) * 2).permute(0, 1, 3, 2, 4, 5).reshape(x.shape), 5, 1
+    ),
+    "a part of it": lambda x: merged(x[0, :3, :4] * 2)[1:10],
+    "a part of a part": lambda x: merged(x[0, :3, :4])[1:10][2:6].exp(),
+    "parts, joined": lambda x: torch.cat((merged(x[0, :3, :4])[2:9], merged(x[1, :3, :4])[5:11])) * 2,
+    "padded": lambda x: torch.nn.functional.pad(merged(x[0, :3, :4])[1:10], (1, 0, 2, 1)).sin(),
+    "normalised": lambda x: merged(x[0, :3, :4].softmax(-1))[1:10] * 2,
+    "added up": lambda x: merged(x[0, :3, :4].square())[1:10].sum(0),
+    "with positions": lambda x: merged(x[0, :3, :4] + torch.arange(4)[:, None])[1:10] * 2,
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_that_do_not_end_where_axes_do(name):
+    train(PARTS[name], torch.randn(2, 12, 12, 5, requires_grad=True))

@@ -17,6 +17,7 @@ NOT_FOUND = "TorchDynamo leaves torch's recurrent modules alone: torch.compile r
 GAPS = {
     "odeint_dopri5": "it writes into views of a graph's output: torch.compile fails in the backward pass, too",
     "gru_packed_input": NOT_FOUND,
+    "lstm": NOT_FOUND,
 }
 STEPS = zoo.steps()
 # Libraries warn of what they do; aotkit has no reason to.

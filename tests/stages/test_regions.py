@@ -342,6 +342,14 @@ def test_small_regions_are_left_out_unless_single_operations_are_wanted(toy, poi
     assert toy.targets() == [[aten.sin.default], [aten.cos.default]]
 
 
+def test_a_broadcast_of_three_dimensions_is_worth_a_region(toy, pointwise):
+    x, y, z = torch.randn(2, 3, 3), torch.randn(2, 1, 1), torch.randn(3)
+    for other, size in ((y, 1), (x, 0)):
+        toy.given.clear()
+        aotkit.compile(lambda x, other: (x @ x) * other, backend=pointwise)(x, other)
+        assert len(toy.given) == size
+
+
 def test_strict_names_what_nobody_takes(pointwise):
     other = aotkit.Backend(Toy(), declines=lambda node: "takes nothing")
     other.fw_compiler.__name__ = "other"

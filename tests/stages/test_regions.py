@@ -343,7 +343,7 @@ def test_small_regions_are_left_out_unless_single_operations_are_wanted(toy, poi
 
 
 def test_a_broadcast_of_three_dimensions_is_worth_a_region(toy, pointwise):
-    x, y, z = torch.randn(2, 3, 3), torch.randn(2, 1, 1), torch.randn(3)
+    x, y = torch.randn(2, 3, 3), torch.randn(2, 1, 1)
     for other, size in ((y, 1), (x, 0)):
         toy.given.clear()
         aotkit.compile(lambda x, other: (x @ x) * other, backend=pointwise)(x, other)

@@ -82,7 +82,7 @@ class Choice:
 
 
 def _aten_kernels(op: Node) -> int:
-    """How many of ATen's an operation is worth: one that broadcasts along three dimensions or more takes as long as two.
+    """How many of ATen's kernels an operation is worth: to broadcast in three dimensions or more takes as long as two.
 
     64 x 4 x 128 x 128 times a number for each of the 64 takes 17 us on an H200, and 10 by a kernel of its own.
     """

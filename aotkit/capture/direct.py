@@ -9,6 +9,7 @@ import inspect
 import types
 from collections.abc import Callable, Sequence, Set
 from contextvars import copy_context
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from aotkit.capture.arguments import Arguments, Parameters, fitted_function, flatten
@@ -23,6 +24,7 @@ from aotkit.capture.recipe import Recipe
 from aotkit.capture.recompilation import Recompilations, describe
 from aotkit.capture.refusals import EagerOnly, OwnError
 from aotkit.capture.signature import Signature, outcome_in_eager
+from aotkit.capture.sizes import OpenSizes
 from aotkit.capture.together import settle_graphs
 from aotkit.capture.walk import Codes, Walk
 from aotkit.checking import CheckReport
@@ -41,13 +43,15 @@ class DirectFunction:
     Args:
         on_error: see `compile`.
         plain: refuse functions that reach more than plain code of the user's own; `TraceError` is then always raised.
+        opens: leave sizes open that have changed.
     """
 
-    def __init__(self, recipe: Recipe, check: bool, on_error: str, plain: bool) -> None:
+    def __init__(self, recipe: Recipe, check: bool, on_error: str, plain: bool, opens: bool) -> None:
         self._recipe = recipe
         self._check = check
         self._on_error = on_error
         self._plain = plain
+        self._opens = opens
         self._parameters = Parameters(recipe.fn)
         self._entries = Entries(recipe.name)
         self._verdicts = EagerVerdicts()
@@ -109,11 +113,12 @@ class DirectFunction:
         for tensor in signature.tensors:
             if (reason := why_eager_tensor(tensor)) is not None:
                 raise EagerOnly(reason, final=not is_for_dynamo(tensor))
-        entry = self._try_entry(signature)
+        asked = self._entries.changed_sizes(args, kwargs, signature.tensors) if self._opens else None
+        entry = self._try_entry(signature, self._recipe_for(signature, asked))
         if isinstance(entry, Entry):
             settle_graphs(lambda: entry.graphs)
         if isinstance(entry, Entry) or not is_out_of_memory(entry.error):
-            self._entries.add(args, kwargs, guard, signature.tensors, entry)
+            self._entries.add(args, kwargs, guard, signature.tensors, entry, asked)
         self._recompilations.count(lambda: describe(self._parameters, arguments, signature, walk))
         return entry, signature.tensors
 
@@ -151,8 +156,13 @@ class DirectFunction:
                 assert self._followed is not None
                 self._followed |= {e.code}
 
-    def _try_entry(self, signature: Signature, other: Recipe | None = None) -> Entry | Failure:
-        recipe = other or self._recipe.for_inputs(signature.tensors)
+    def _recipe_for(self, signature: Signature, open_sizes: OpenSizes | None) -> Recipe:
+        recipe = self._recipe
+        if open_sizes is not None:
+            signature.open_sizes, recipe = open_sizes, replace(recipe, dynamic=True)
+        return recipe.for_inputs(signature.tensors)
+
+    def _try_entry(self, signature: Signature, recipe: Recipe) -> Entry | Failure:
         try:
             if (kept := kept_entry(recipe, signature)) is not None:
                 if self._check and not kept.was_checked(recipe):

@@ -344,5 +344,5 @@ class CapturedGraph:
         with COMPILE_LOCK, random_state(), collecting_later():
             inputs = [*tensors, *self._seed()]
             compilers = recipe.pipeline().keywords()
-            compiled = trace(flat, inputs, [True] * len(inputs), dynamic=False, **compilers)
+            compiled = trace(flat, inputs, **compilers)
         return at_once(lambda copies: list(compiled.call(*copies, *self._seed())))

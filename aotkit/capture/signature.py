@@ -14,6 +14,7 @@ from aotkit.capture.places import MISSING, in_copied_context, substituted
 from aotkit.capture.reached import key_text
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.refusals import EagerOnly, OwnError
+from aotkit.capture.sizes import OpenSizes
 from aotkit.capture.storages import Storages
 from aotkit.capture.walk import Walk
 from aotkit.checking import Plan, run_on_copies
@@ -36,6 +37,7 @@ class Signature:
         generators: random generators that the function draws from, besides torch's own.
         is_watched: whether some functions must not run, as they were not looked into.
         told: for a recipe, all that decides what the function is compiled to, as it was before anything ran.
+        open_sizes: which sizes are left open where the recipe is `dynamic`; unless somebody says else, all arguments'.
         seeded: whether a seed follows the tensors as one more input, since the function draws shared random numbers.
     """
 
@@ -50,7 +52,8 @@ class Signature:
         self.seeded = False
         self.told: list[tuple[Recipe, Sequence[str] | None]] = []
         self.is_watched = bool(walk.unfollowed)
-        self.static = [False] * len(arguments.tensors) + [True] * len(captured)
+        given = ([True] * t.dim() for t in arguments.tensors)
+        self.open_sizes: OpenSizes = [*given, *([False] * t.dim() for t in captured)]
 
     def text(self) -> list[str] | None:
         """All that decides what the function computes, but for values, the machine and its recipe.

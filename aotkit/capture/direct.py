@@ -21,7 +21,7 @@ from aotkit.capture.executed import Followed, Unfollowed, executed_by
 from aotkit.capture.guards import ArgumentGuard, Guard, GuardSource
 from aotkit.capture.places import Progress
 from aotkit.capture.recipe import Recipe
-from aotkit.capture.recompilation import Recompilations, describe
+from aotkit.capture.recompilation import Numbers, Recompilations, describe
 from aotkit.capture.refusals import EagerOnly, OwnError
 from aotkit.capture.signature import Signature, outcome_in_eager
 from aotkit.capture.sizes import OpenSizes
@@ -29,6 +29,7 @@ from aotkit.capture.together import settle_graphs
 from aotkit.capture.walk import Codes, Walk
 from aotkit.checking import CheckReport
 from aotkit.errors import AotkitError, TraceError, is_out_of_memory
+from aotkit.passes import HasNoGraph
 from aotkit.runtime import COMPILE_LOCK, warn_of_fallback
 from aotkit.timeline import stage
 from aotkit.torch_private.tensors import is_for_dynamo, why_eager_tensor
@@ -56,6 +57,7 @@ class DirectFunction:
         self._entries = Entries(recipe.name)
         self._verdicts = EagerVerdicts()
         self._recompilations = Recompilations(recipe.name)
+        self._numbers = Numbers()
         self._followed: Followed | None = None  # None: all code within reach is
 
     def __len__(self) -> int:
@@ -113,6 +115,9 @@ class DirectFunction:
         for tensor in signature.tensors:
             if (reason := why_eager_tensor(tensor)) is not None:
                 raise EagerOnly(reason, final=not is_for_dynamo(tensor))
+        numbers = self._numbers.changing(self._parameters, arguments, walk)
+        if numbers is not None and self._plain and (self._opens or self._recipe.dynamic):
+            raise EagerOnly(numbers)  # TorchDynamo makes inputs of such
         asked = self._entries.changed_sizes(args, kwargs, signature.tensors) if self._opens else None
         entry = self._try_entry(signature, self._recipe_for(signature, asked))
         if isinstance(entry, Entry):
@@ -177,6 +182,8 @@ class DirectFunction:
             if signature.is_watched or not is_out_of_memory(e):
                 raise
             return unchecked_entry(recipe, signature)
+        except HasNoGraph as e:
+            raise EagerOnly(str(e), final=True) from None
         except AotkitError as e:
             if self._on_error == "raise" or (self._plain and isinstance(e, TraceError)):
                 raise

@@ -43,7 +43,7 @@ from aotkit.checking import (
 from aotkit.errors import AotkitError, TraceError
 from aotkit.inspection import Graphs
 from aotkit.keep import is_kept
-from aotkit.passes import description, tensor_kind
+from aotkit.passes import HasNoGraph, description, tensor_kind
 from aotkit.random import SeedNeeded, new_seed, random_state
 from aotkit.runtime import (
     COMPILE_LOCK,
@@ -209,6 +209,9 @@ class CapturedGraph:
 
     def fail(self, error: AotkitError) -> None:
         """Run eagerly from now on; raises the error, now and in later calls, if the user does not want that."""
+        if isinstance(error, HasNoGraph):
+            self._eager = str(error)
+            return
         self.error, self._run = error, self._gm
         self._fall_back(error)
 

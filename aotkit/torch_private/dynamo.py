@@ -68,6 +68,7 @@ def dynamo_compile(
     limit: Any = config._make_closure_patcher(
         fail_on_recompile_limit_hit=too_many is not None,
         recompile_limit=MOST_DYNAMO_VARIANTS,
+        allow_unspec_int_on_nn_module=True,  # a number of a module that changes is an input, as others are
         skip_nnmodule_hook_guards=False,  # else hooks that a part of a module gets later would not run
     )
 

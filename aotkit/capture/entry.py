@@ -171,10 +171,13 @@ class Entry:
 
         Raises:
             MismatchError: they differ.
+            EagerOnly: they do, and nobody is to blame.
         """
         compare = functools.partial(self.compare, recipe, signature, want)
         permitting = functools.partial(checker.memory_permitting, recipe.subject, compare)
         self.report = checked_before(recipe.subject, self._texts(), permitting)
+        if not self.report.passed and (reason := signature.why_traced_otherwise()) is not None:
+            raise EagerOnly(reason, final=True)
         if not self.report.passed and not recipe.dynamic:  # else it is compiled again, with fixed sizes, to compare
             from aotkit import culprit
 

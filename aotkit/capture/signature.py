@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from aotkit.capture.arguments import Arguments
@@ -25,6 +26,10 @@ from aotkit.runtime import memory_pattern
 from aotkit.timeline import stage
 from aotkit.torch_private.dispatch import pytree
 
+NESTED = (
+    "nn.TransformerEncoder leaves padding out by nested tensors in eval mode, which a trace does not: "
+    "enable_nested_tensor=False makes both alike"
+)
 USED_UP = "backward through the graph a second time"  # in the error of a function that has run the backward pass itself
 
 
@@ -109,6 +114,10 @@ class Signature:
                         "a graph. Do that outside of the compiled function, or use capture='dynamo'."
                     )
 
+    def why_traced_otherwise(self) -> str | None:
+        """Why a trace may compute something else than the function, and the function is right; None: it must not."""
+        return NESTED if any(map(_takes_nested_tensors, self._walk.modules)) else None
+
     def plan(self) -> Plan:
         """How to run the function on copies of its inputs."""
         return Plan(self.generators, randomness=self.randomness)
@@ -130,6 +139,12 @@ class Signature:
                 if isinstance(original, nn.Parameter):
                     given._is_param = True  # makes isinstance(given, nn.Parameter) true
         return [first[id(original)] for original in self.tensors]
+
+
+def _takes_nested_tensors(module: nn.Module) -> bool:
+    if not isinstance(module, nn.TransformerEncoder) or module.training or not module.use_nested_tensor:
+        return False
+    return not (torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters()))
 
 
 @stage("run in eager")

@@ -73,3 +73,55 @@ def test_what_tracing_a_backward_pass_failed_at_is_not_told():
         warnings.simplefilter("error")
         fast(x).sum().backward()
     assert fast.explain(x).capture == "dynamo"
+
+
+PADDING = torch.tensor([[False] * 5, [False, False, False, True, True]])
+
+
+@pytest.fixture
+def encoder():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    return nn.TransformerEncoder(layer, 2).eval()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+def test_an_encoder_that_leaves_padding_out_is_evaluated_as_in_eager(encoder):
+    """Eager makes zeros of what is padding; a trace computes it."""
+    fast, x = aotkit.compile(encoder, backend="nop"), torch.randn(2, 5, 8)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*enable_nested_tensor=False", aotkit.EagerCallWarning)
+            want = encoder(x, src_key_padding_mask=PADDING)
+            assert torch.equal(fast(x, src_key_padding_mask=PADDING), want)
+            assert not want[1, 3:].any()
+    fast.train()
+    fast(x, src_key_padding_mask=PADDING).sum().backward()
+    assert fast.explain(x, src_key_padding_mask=PADDING).eager is None
+
+
+def test_what_that_warning_says_helps(encoder):
+    encoder.use_nested_tensor = False  # as by enable_nested_tensor=False
+    fast, x = aotkit.compile(encoder, backend="nop"), torch.randn(2, 5, 8)
+    with torch.no_grad():
+        fast(x, src_key_padding_mask=PADDING)
+        assert fast.explain(x, src_key_padding_mask=PADDING).eager is None
+
+
+def test_without_padding_the_encoder_is_compiled(encoder):
+    fast, x = aotkit.compile(encoder, backend="nop"), torch.randn(2, 5, 8)
+    with torch.no_grad():
+        assert torch.allclose(fast(x), encoder(x), atol=1e-6)
+        assert fast.explain(x).eager is None
+
+
+def test_a_wrong_compiler_of_the_encoder_is_found(encoder):
+    def compile_graph(gm, example_inputs):
+        def run(*inputs):
+            first, *rest = gm(*inputs)
+            return [first if first is None else first * 1.01, *rest]
+
+        return run
+
+    fast, x = aotkit.compile(encoder, backend=compile_graph), torch.randn(2, 5, 8)
+    with pytest.raises(aotkit.MismatchError):
+        fast(x, src_key_padding_mask=PADDING)

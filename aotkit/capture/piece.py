@@ -201,8 +201,7 @@ class CapturedGraph:
             return "it has assigned data with other strides than when TorchDynamo captured it"
         apart = self._are_apart(inputs)
         shared = () if apart else mutation_pattern(inputs, self._mutated)
-        if self._shared is None:
-            self._shared = shared
+        self._shared = shared if self._shared is None else self._shared
         if shared != self._shared:
             return "it mutates inputs that share memory in another way than when TorchDynamo captured it"
         return HIDDEN_OVERLAP if not apart and hidden_overlap(inputs) else None

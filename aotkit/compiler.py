@@ -68,7 +68,7 @@ def compile(
             for. "dynamo" lets TorchDynamo capture it, in several graphs where its Python code depends on the values of
             tensors. "auto": directly where it is plain code of the user's own, else by TorchDynamo.
         dynamic: leave the sizes of arguments open where the function allows it. None: those that have changed from one
-            call to another, where TorchDynamo captures the function; else none.
+            call to another; a function that is traced directly is compiled for two fixed sizes before.
         random: "shared": random operators become arithmetic on one seed for each call, which is drawn from torch's CPU
             generator. Every backend, and the eager run of the check, then draws the same numbers; they are others than
             uncompiled eager's. "torch": torch's own operators and generators, with eager's numbers. So do in either

@@ -60,10 +60,9 @@ def _traced(loss: Any, tensors: Sequence[Tensor], decompositions: Decompositions
     def without_gradients(gm: GraphModule, example_inputs: Any) -> Any:
         raise ValueError("There is no joint graph: neither the inputs nor the parameters require gradients.")
 
-    static = [True] * len(tensors)
     with suppress(_Captured):
         trace(
-            loss, tensors, static, dynamic=False, fw_compiler=without_gradients, bw_compiler=without_gradients,
-            partition_fn=keep, decompositions=DECOMPOSED | dict(decompositions),
+            loss, tensors, fw_compiler=without_gradients, bw_compiler=without_gradients, partition_fn=keep,
+            decompositions=DECOMPOSED | dict(decompositions),
         )  # fmt: skip
     return found[0]

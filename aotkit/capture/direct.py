@@ -9,6 +9,7 @@ import inspect
 import types
 from collections.abc import Callable, Sequence, Set
 from contextvars import copy_context
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from aotkit.capture.arguments import Arguments, Parameters, fitted_function, flatten
@@ -20,13 +21,15 @@ from aotkit.capture.executed import Followed, Unfollowed, executed_by
 from aotkit.capture.guards import ArgumentGuard, Guard, GuardSource
 from aotkit.capture.places import Progress
 from aotkit.capture.recipe import Recipe
-from aotkit.capture.recompilation import Recompilations, describe
+from aotkit.capture.recompilation import Numbers, Recompilations, describe
 from aotkit.capture.refusals import EagerOnly, OwnError
 from aotkit.capture.signature import Signature, outcome_in_eager
+from aotkit.capture.sizes import OpenSizes
 from aotkit.capture.together import settle_graphs
 from aotkit.capture.walk import Codes, Walk
 from aotkit.checking import CheckReport
 from aotkit.errors import AotkitError, TraceError, is_out_of_memory
+from aotkit.passes import HasNoGraph
 from aotkit.runtime import COMPILE_LOCK, warn_of_fallback
 from aotkit.timeline import stage
 from aotkit.torch_private.tensors import is_for_dynamo, why_eager_tensor
@@ -41,17 +44,20 @@ class DirectFunction:
     Args:
         on_error: see `compile`.
         plain: refuse functions that reach more than plain code of the user's own; `TraceError` is then always raised.
+        opens: leave sizes open that have changed.
     """
 
-    def __init__(self, recipe: Recipe, check: bool, on_error: str, plain: bool) -> None:
+    def __init__(self, recipe: Recipe, check: bool, on_error: str, plain: bool, opens: bool) -> None:
         self._recipe = recipe
         self._check = check
         self._on_error = on_error
         self._plain = plain
+        self._opens = opens
         self._parameters = Parameters(recipe.fn)
         self._entries = Entries(recipe.name)
         self._verdicts = EagerVerdicts()
         self._recompilations = Recompilations(recipe.name)
+        self._numbers = Numbers()
         self._followed: Followed | None = None  # None: all code within reach is
 
     def __len__(self) -> int:
@@ -109,11 +115,15 @@ class DirectFunction:
         for tensor in signature.tensors:
             if (reason := why_eager_tensor(tensor)) is not None:
                 raise EagerOnly(reason, final=not is_for_dynamo(tensor))
-        entry = self._try_entry(signature)
+        numbers = self._numbers.changing(self._parameters, arguments, walk)
+        if numbers is not None and self._plain and (self._opens or self._recipe.dynamic):
+            raise EagerOnly(numbers)  # TorchDynamo makes inputs of such
+        asked = self._entries.changed_sizes(args, kwargs, signature.tensors) if self._opens else None
+        entry = self._try_entry(signature, self._recipe_for(signature, asked))
         if isinstance(entry, Entry):
             settle_graphs(lambda: entry.graphs)
         if isinstance(entry, Entry) or not is_out_of_memory(entry.error):
-            self._entries.add(args, kwargs, guard, signature.tensors, entry)
+            self._entries.add(args, kwargs, guard, signature.tensors, entry, asked)
         self._recompilations.count(lambda: describe(self._parameters, arguments, signature, walk))
         return entry, signature.tensors
 
@@ -151,8 +161,13 @@ class DirectFunction:
                 assert self._followed is not None
                 self._followed |= {e.code}
 
-    def _try_entry(self, signature: Signature, other: Recipe | None = None) -> Entry | Failure:
-        recipe = other or self._recipe.for_inputs(signature.tensors)
+    def _recipe_for(self, signature: Signature, open_sizes: OpenSizes | None) -> Recipe:
+        recipe = self._recipe
+        if open_sizes is not None:
+            signature.open_sizes, recipe = open_sizes, replace(recipe, dynamic=True)
+        return recipe.for_inputs(signature.tensors)
+
+    def _try_entry(self, signature: Signature, recipe: Recipe) -> Entry | Failure:
         try:
             if (kept := kept_entry(recipe, signature)) is not None:
                 if self._check and not kept.was_checked(recipe):
@@ -167,6 +182,8 @@ class DirectFunction:
             if signature.is_watched or not is_out_of_memory(e):
                 raise
             return unchecked_entry(recipe, signature)
+        except HasNoGraph as e:
+            raise EagerOnly(str(e), final=True) from None
         except AotkitError as e:
             if self._on_error == "raise" or (self._plain and isinstance(e, TraceError)):
                 raise

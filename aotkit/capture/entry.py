@@ -60,6 +60,7 @@ class Entry:
         recipe: what it is compiled by.
         report: the verdict of the check, if there was one.
         accepts: whether it is valid for these flat inputs; everything else has been compared.
+        is_open: whether some of their sizes may be others.
         timeline: where the time of the call went that it was compiled in, if that is known.
         way_in: how a call comes to the graphs.
         made: these, compiled now or before.
@@ -79,6 +80,7 @@ class Entry:
         self._parts = what_is_compiled(recipe, signature)
         self.made: Made
         self._layouts: Sequence[Any] = ()
+        self.is_open = recipe.dynamic
         if kept is None:
             self._compile(recipe, signature, ran_in_eager)
         else:
@@ -116,7 +118,7 @@ class Entry:
                 f"{recipe.name!r} draws from {len(foreign)} random generators that it makes itself; a graph would go "
                 "on with the same one. Make them outside, or draw from torch's own."
             )
-        is_open = [recipe.dynamic and not static for static in signature.static]
+        is_open = [recipe.dynamic and any(dims) for dims in signature.open_sizes]
         seed, mutated = inputs[len(is_open) :], compiled.mutated
         self.accepts = _validity(signature.tensors, is_open, mutated, compiled.guard, reads.offsets, seed)
         self._layouts = compiled.layouts
@@ -169,10 +171,13 @@ class Entry:
 
         Raises:
             MismatchError: they differ.
+            EagerOnly: they do, and nobody is to blame.
         """
         compare = functools.partial(self.compare, recipe, signature, want)
         permitting = functools.partial(checker.memory_permitting, recipe.subject, compare)
         self.report = checked_before(recipe.subject, self._texts(), permitting)
+        if not self.report.passed and (reason := signature.why_traced_otherwise()) is not None:
+            raise EagerOnly(reason, final=True)
         if not self.report.passed and not recipe.dynamic:  # else it is compiled again, with fixed sizes, to compare
             from aotkit import culprit
 
@@ -254,11 +259,13 @@ class Failure:
 
     Attributes:
         error: why it failed.
+        is_open: whether sizes may be others.
         accepts: whether it stands for these flat inputs.
     """
 
     def __init__(self, error: AotkitError, signature: Signature) -> None:
         self.error = error
+        self.is_open = False
         self.accepts = tensor_guard(signature.tensors)
 
 

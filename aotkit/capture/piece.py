@@ -43,7 +43,7 @@ from aotkit.checking import (
 from aotkit.errors import AotkitError, TraceError
 from aotkit.inspection import Graphs
 from aotkit.keep import is_kept
-from aotkit.passes import description, tensor_kind
+from aotkit.passes import HasNoGraph, description, tensor_kind
 from aotkit.random import SeedNeeded, new_seed, random_state
 from aotkit.runtime import (
     COMPILE_LOCK,
@@ -201,14 +201,16 @@ class CapturedGraph:
             return "it has assigned data with other strides than when TorchDynamo captured it"
         apart = self._are_apart(inputs)
         shared = () if apart else mutation_pattern(inputs, self._mutated)
-        if self._shared is None:
-            self._shared = shared
+        self._shared = shared if self._shared is None else self._shared
         if shared != self._shared:
             return "it mutates inputs that share memory in another way than when TorchDynamo captured it"
         return HIDDEN_OVERLAP if not apart and hidden_overlap(inputs) else None
 
     def fail(self, error: AotkitError) -> None:
         """Run eagerly from now on; raises the error, now and in later calls, if the user does not want that."""
+        if isinstance(error, HasNoGraph):
+            self._eager = str(error)
+            return
         self.error, self._run = error, self._gm
         self._fall_back(error)
 
@@ -344,5 +346,5 @@ class CapturedGraph:
         with COMPILE_LOCK, random_state(), collecting_later():
             inputs = [*tensors, *self._seed()]
             compilers = recipe.pipeline().keywords()
-            compiled = trace(flat, inputs, [True] * len(inputs), dynamic=False, **compilers)
+            compiled = trace(flat, inputs, **compilers)
         return at_once(lambda copies: list(compiled.call(*copies, *self._seed())))

@@ -1,6 +1,6 @@
-"""Warn when a function compiles again and again, and tell what differs from one time to the next."""
+"""What changes from one compilation of a function to the next: numbers that do are no constants; others are told."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -13,6 +13,7 @@ from aotkit.errors import RecompilationWarning
 from aotkit.runtime import warn_user
 
 MANY = 32
+ENOUGH = 3  # values of a number, after which it is no constant
 MOST_DIFFERENCES = 3
 MOST_CHARACTERS = 40
 
@@ -46,15 +47,37 @@ class Recompilations:
             )
 
 
+class Numbers:
+    """The numbers that a function was compiled for: arguments, and what it reads besides."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, set[float]] = {}
+
+    def changing(self, parameters: Parameters, arguments: Arguments, walk: Walk) -> str | None:
+        """Which number has had too many values to be a constant, in words, if one has; remembers those of this call."""
+        found = None
+        for name, value in _constants(parameters, arguments, walk):
+            if type(value) in (int, float):
+                values = self._known.setdefault(name, set())
+                values.add(value)
+                if len(values) > ENOUGH:
+                    found = found or f"{name} keeps changing, and is {_brief(value)} now"
+        return found
+
+
 def describe(parameters: Parameters, arguments: Arguments, signature: Signature, walk: Walk) -> Description:
     """What each input of a function is, by its name, for people."""
+    constants = {name: _brief(value) for name, value in _constants(parameters, arguments, walk)}
+    return constants | dict(zip(signature.names, map(_brief, signature.tensors), strict=True))
+
+
+def _constants(parameters: Parameters, arguments: Arguments, walk: Walk) -> Iterator[tuple[str, Any]]:
+    """What is no tensor, by its name: constants that the function reads, then arguments."""
+    yield from ((slot.name, slot.value) for slot in walk.slots if is_constant(slot.value))
     others = [leaf for leaf in arguments.leaves if not isinstance(leaf, Tensor)]
     # Only objects have names as yet, not constants.
     nameless = [leaf if isinstance(leaf, Tensor) else object() for leaf in arguments.leaves]
-    _, other_names = parameters.names_of(arguments._replace(leaves=nameless))
-    captured = {slot.name: _brief(slot.value) for slot in walk.slots if is_constant(slot.value)}
-    tensors = dict(zip(signature.names, map(_brief, signature.tensors), strict=True))
-    return captured | tensors | dict(zip(other_names, map(_brief, others), strict=True))
+    yield from zip(parameters.names_of(arguments._replace(leaves=nameless))[1], others, strict=True)
 
 
 def _differences(last: Description, now: Description) -> str:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from aotkit.capture.arguments import Arguments
@@ -14,6 +15,7 @@ from aotkit.capture.places import MISSING, in_copied_context, substituted
 from aotkit.capture.reached import key_text
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.refusals import EagerOnly, OwnError
+from aotkit.capture.sizes import OpenSizes
 from aotkit.capture.storages import Storages
 from aotkit.capture.walk import Walk
 from aotkit.checking import Plan, run_on_copies
@@ -24,6 +26,10 @@ from aotkit.runtime import memory_pattern
 from aotkit.timeline import stage
 from aotkit.torch_private.dispatch import pytree
 
+NESTED = (
+    "nn.TransformerEncoder leaves padding out by nested tensors in eval mode, which a trace does not: "
+    "enable_nested_tensor=False makes both alike"
+)
 USED_UP = "backward through the graph a second time"  # in the error of a function that has run the backward pass itself
 
 
@@ -36,6 +42,7 @@ class Signature:
         generators: random generators that the function draws from, besides torch's own.
         is_watched: whether some functions must not run, as they were not looked into.
         told: for a recipe, all that decides what the function is compiled to, as it was before anything ran.
+        open_sizes: which sizes are left open where the recipe is `dynamic`; unless somebody says else, all arguments'.
         seeded: whether a seed follows the tensors as one more input, since the function draws shared random numbers.
     """
 
@@ -50,7 +57,8 @@ class Signature:
         self.seeded = False
         self.told: list[tuple[Recipe, Sequence[str] | None]] = []
         self.is_watched = bool(walk.unfollowed)
-        self.static = [False] * len(arguments.tensors) + [True] * len(captured)
+        given = ([True] * t.dim() for t in arguments.tensors)
+        self.open_sizes: OpenSizes = [*given, *([False] * t.dim() for t in captured)]
 
     def text(self) -> list[str] | None:
         """All that decides what the function computes, but for values, the machine and its recipe.
@@ -106,6 +114,10 @@ class Signature:
                         "a graph. Do that outside of the compiled function, or use capture='dynamo'."
                     )
 
+    def why_traced_otherwise(self) -> str | None:
+        """Why a trace may compute something else than the function, and the function is right; None: it must not."""
+        return NESTED if any(map(_takes_nested_tensors, self._walk.modules)) else None
+
     def plan(self) -> Plan:
         """How to run the function on copies of its inputs."""
         return Plan(self.generators, randomness=self.randomness)
@@ -127,6 +139,12 @@ class Signature:
                 if isinstance(original, nn.Parameter):
                     given._is_param = True  # makes isinstance(given, nn.Parameter) true
         return [first[id(original)] for original in self.tensors]
+
+
+def _takes_nested_tensors(module: nn.Module) -> bool:
+    if not isinstance(module, nn.TransformerEncoder) or module.training or not module.use_nested_tensor:
+        return False
+    return not (torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters()))
 
 
 @stage("run in eager")

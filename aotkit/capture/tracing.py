@@ -43,11 +43,11 @@ def traced(
 
     as_before = torch.set_grad_enabled(torch.is_grad_enabled())  # the function may leave another mode
     with _explained(recipe, signature, ran_in_eager), random_state(), as_before:
-        static = [*signature.static, True][: len(inputs)]
+        open_sizes = [[recipe.dynamic and is_open for is_open in dims] for dims in (*signature.open_sizes, ())]
         pipeline.lasting = [*(isinstance(t, nn.Parameter) for t in signature.tensors), True]
         pipeline.guarded = True  # by `accepts`
         with stage("trace, cut and compile"), collecting_later():
-            return trace(flat, inputs, static, dynamic=recipe.dynamic, **pipeline.keywords())
+            return trace(flat, inputs, open_sizes[: len(inputs)], **pipeline.keywords())
 
 
 @contextmanager

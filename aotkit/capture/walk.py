@@ -80,6 +80,11 @@ class Walk:
             self._source.require_no_attributes([name for name, tensor in tensors.items() if not vars(tensor)])
         return self._source.compile(list(tensors))
 
+    @property
+    def modules(self) -> list[nn.Module]:
+        """Those that it has come to."""
+        return [value for value in self._alive if isinstance(value, nn.Module)]
+
     def require_plain(self, function: types.FunctionType) -> None:
         """Refuse functions that an installed library brings, and too many of them, where only plain code is wanted."""
         if not self._plain or objects.is_trusted(function):

@@ -62,7 +62,8 @@ class CompiledFunction(Generic[P, R]):
         names = options["backend"], options["partition"]
         self._recipe = recipe_of(fn, *names, bool(options["dynamic"]), options["random"])
         check, later = bool(options["check"]), options["check"] == "later"
-        self._direct = DirectFunction(self._recipe, check, options["on_error"], plain=capture == "auto")
+        self._opens = options["dynamic"] is None and not self._recipe.backend.fixed_sizes
+        self._direct = DirectFunction(self._recipe, check, options["on_error"], capture == "auto", self._opens)
         self._dynamo: DynamoFunction | None = None
         self._first_call = FirstCall(fn, self._recipe.subject)
         self._handed_over = ""  # why TorchDynamo has what is not compiled yet
@@ -270,8 +271,7 @@ class CompiledFunction(Generic[P, R]):
         """From now on TorchDynamo captures whatever has not been compiled."""
         self._handed_over = reason
         options = self._options
-        fixed = options["dynamic"] is None and self._recipe.backend.fixed_sizes
-        dynamic = False if fixed else options["dynamic"]
+        dynamic = None if self._opens else bool(options["dynamic"])
         self._dynamo = DynamoFunction(
             self._recipe, dynamic, options["check"], options["on_error"], options["strict"], timeline
         )

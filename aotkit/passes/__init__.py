@@ -15,6 +15,7 @@ from aotkit.passes.digests import digest
 from aotkit.passes.gradients import copy_repeated_gradients, gradient_uses, separate_gradients
 from aotkit.passes.graph_data import Tables, graph_data, graph_of, values_data, values_of
 from aotkit.passes.graphs import (
+    HasNoGraph,
     copied,
     copy_graph,
     effect_tokens,
@@ -68,6 +69,7 @@ __all__ = [
     "NORMALIZATIONS",
     "SINCE_2_14",
     "SYMBOLIC",
+    "HasNoGraph",
     "Region",
     "Regions",
     "Result",

@@ -27,13 +27,17 @@ def effect_tokens(gm: GraphModule) -> int:
     return len(gm.graph.find_nodes(op="call_function", target=torch.ops.prims._make_token.default))
 
 
-def refuse_sparse(gm: GraphModule, name: str) -> None:
-    """Raise a TraceError if a graph, of the function of this name, has a tensor of another layout than strided."""
+class HasNoGraph(TraceError):
+    """What no graph can stand for, however it is captured: it has to run eagerly."""
+
+
+def refuse_sparse(gm: GraphModule) -> None:
+    """Raise a HasNoGraph if a graph has a tensor of another layout than strided."""
     values = {node.name: node.meta.get("val") for node in gm.graph.nodes}
     if found := [n for n, v in values.items() if isinstance(v, Tensor) and v.layout is not torch.strided]:
-        raise TraceError(
-            f"{name!r} computes sparse tensors ({', '.join(found[:3])}), whose gradients AOTAutograd loses. Compile "
-            "the dense part of it."
+        raise HasNoGraph(
+            f"it computes sparse tensors ({', '.join(found[:3])}), whose gradients AOTAutograd loses: compile the part "
+            "without them"
         )
 
 

@@ -98,7 +98,7 @@ class Pipeline:
             self._doors.begin("joint", joint, [*joint_inputs[0], *joint_inputs[1]], num_fwd_outputs)
         self._run(correct_statistics, joint, joint=joint)
         self.gradient_uses = gradient_uses(joint, num_fwd_outputs)
-        refuse_sparse(joint, self._names["name"])
+        refuse_sparse(joint)
         self._run(copy_changing_inputs, joint, self.lasting, joint=joint)
         self._run(keep_copies, joint, joint=joint)
         self._run(forbid_repeating_collectives, joint, joint=joint)
@@ -138,7 +138,7 @@ class Pipeline:
     def _forward(self, compiler: GraphCompiler, gm: GraphModule, example_inputs: Sequence[Tensor]) -> Boxed:
         num_outputs = self._num_outputs
         if num_outputs is None:  # no joint graph: inference
-            refuse_sparse(gm, self._names["name"])
+            refuse_sparse(gm)
             num_outputs = len(results_of(gm))
             if self._doors is not None:
                 self._doors.begin("forward", gm, example_inputs, num_outputs)

@@ -20,21 +20,20 @@ from aotkit.torch_private.aotautograd_metadata import Compiled, Layout, compiled
 from aotkit.torch_private.autograd import marking_checkpoints
 from aotkit.torch_private.dispatch import correct_recurrent_layers
 from aotkit.torch_private.fake_tensors import outside_fake_mode, propagate
+from aotkit.torch_private.tensors import is_view
 
 
 def trace(
     fn: Callable[..., Sequence[Any]],
     tensors: Sequence[Tensor],
-    static: Sequence[bool],
-    *,
-    dynamic: bool,
+    open_sizes: Sequence[Sequence[bool]] = (),
     **compilers: Any,
 ) -> Compiled:
     """Trace `fn` over fake copies of `tensors`, partition and compile it.
 
     Args:
         fn: takes the flat tensors, returns a flat list of tensors.
-        static: for each tensor whether its sizes are fixed even when `dynamic`.
+        open_sizes: for each tensor, and each of its dimensions, whether that size is left open; none is by default.
         compilers: keywords of `aot_module_simplified`.
     """
     from torch._dynamo.source import LocalSource
@@ -42,6 +41,7 @@ def trace(
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+    dynamic = any(map(any, open_sizes))
     shape_env = ShapeEnv()
     fake_mode = FakeTensorMode(shape_env=shape_env, static_shapes=not dynamic)
     context = TracingContext(fake_mode)
@@ -50,7 +50,7 @@ def trace(
         # Fake copies are made of `.grad` too, which warns for tensors that are not leaves.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")
         fakes = [
-            fake_mode.from_tensor(t, source=LocalSource(f"t{i}"), static_shapes=not dynamic or static[i])
+            fake_mode.from_tensor(t, source=LocalSource(f"t{i}"), **_which_open(t, open_sizes[i] if dynamic else ()))
             for i, t in enumerate(tensors)
         ]
         module = _Flat(fn)
@@ -61,6 +61,16 @@ def trace(
         return compiled_function(call, context.fw_metadata, None, len(fakes))
     compiled = compiled_function(call, context.fw_metadata, _shape_guard(shape_env, fakes), len(fakes))
     return replace(compiled, layouts=_other_layouts(shape_env, fakes))
+
+
+def _which_open(tensor: Tensor, dims: Sequence[bool]) -> dict[str, Any]:
+    """Keywords of `from_tensor`, by which it leaves these sizes open."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    if len({*dims}) < 2 or is_view(tensor):  # which has sizes of what it is a view of, too
+        return {"static_shapes": not any(dims)}
+    kinds = [DimDynamic.DUCK if is_open else DimDynamic.STATIC for is_open in dims]
+    return {"symbolic_context": StatelessSymbolicContext(dynamic_sizes=kinds)}
 
 
 def compile_captured(gm: GraphModule, example_inputs: Sequence[Any], **compilers: Any) -> Compiled:
@@ -119,7 +129,9 @@ def settings() -> Iterator[None]:
     # the generator on, so without them all later draws of the program would be others than in eager.
     correct_overlap()
     options = config.patch(settings), inductor_config.patch(fallback_random=True)
-    with options[0], options[1], correct_recurrent_layers(), marking_checkpoints():
+    with options[0], options[1], correct_recurrent_layers(), marking_checkpoints(), warnings.catch_warnings():
+        # Tracing the backward pass failed, which is an error of its own, or another way's turn.
+        warnings.filterwarnings("ignore", "Error detected in ")
         yield
 
 

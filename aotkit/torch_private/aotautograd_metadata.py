@@ -136,7 +136,7 @@ def why_not_lean(metadata: Any, graphs: Sequence[GraphModule], inputs: int) -> s
     if not all(info.output_type in plain for info in metadata.output_info):
         return "an output is an input, or a view of an input or of another output"
     if not all(issubclass(info.raw_type, Tensor) for info in metadata.output_info):
-        return "an output is a size that dynamic=True leaves open"
+        return "an output is a size that is left open"
     if metadata.grad_enabled_mutation is not None:
         return "it changes the gradient mode"
     if metadata.tokens or metadata.num_backward_tokens or metadata.num_graphsafe_rng_states:
@@ -145,7 +145,7 @@ def why_not_lean(metadata: Any, graphs: Sequence[GraphModule], inputs: int) -> s
         return "a custom operator saves tensors that it changes itself"
     promised = [value for gm in graphs for value in _values(gm)]
     if any(isinstance(n, torch.SymInt) for v in promised if isinstance(v, Tensor) for n in v.shape):
-        return "dynamic=True leaves sizes open"
+        return "sizes are left open"
     if not all(v is None or isinstance(v, Tensor) for v in promised):
         return "a value that is no tensor is saved for backward"
     if len(graphs[0].graph.find_nodes(op="placeholder")) != inputs:

@@ -70,6 +70,7 @@ def dynamo_compile(
         config._make_closure_patcher,
         fail_on_recompile_limit_hit=too_many is not None,
         recompile_limit=MOST_DYNAMO_VARIANTS,
+        allow_unspec_int_on_nn_module=True,  # a number of a module that changes is an input, as others are
     )
     owner = getattr(fn, "__self__", fn)
     hooks = _Hooks(owner) if isinstance(owner, nn.Module) else None

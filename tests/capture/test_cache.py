@@ -10,7 +10,7 @@ from aotkit.capture import cache
 
 
 def test_sixteen_signatures_compile_once_each():
-    f = aotkit.compile(lambda x: x * 2 + 1, backend="nop", check=False)
+    f = aotkit.compile(lambda x: x * 2 + 1, backend="nop", check=False, dynamic=False)
     inputs = [torch.randn(1 + i, 3, requires_grad=i % 2 == 0) for i in range(16)]
     for x in [*inputs, *inputs, *reversed(inputs), *inputs[::3]]:
         assert torch.equal(f(x), x * 2 + 1)
@@ -32,7 +32,7 @@ def test_switches_and_constants_have_entries_of_their_own():
 def test_number_of_entries_is_limited(monkeypatch):
     """Beyond it, the oldest give way, with a warning; results stay right."""
     monkeypatch.setattr(cache, "MOST_ENTRIES", 8)
-    f = aotkit.compile(lambda x, n: x.sum(0) * n, backend="nop", check=False)
+    f = aotkit.compile(lambda x, n: x.sum(0) * n, backend="nop", check=False, dynamic=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", aotkit.RecompilationWarning)
         for rows, n in itertools.product(range(1, 7), (1, 2)):

@@ -81,7 +81,7 @@ def widest_products(graph: Graph) -> list[Node]:
     for node in graph.nodes:
         if node.target in PRODUCTS and is_fixed(node):
             matrices: Any = node.args[PRODUCTS[node.target] :][:2]
-            if prod(sizes_of(node)) >= LARGER * prod(sizes_of(matrices[0])):
+            if is_fixed(matrices[0]) and prod(sizes_of(node)) >= LARGER * prod(sizes_of(matrices[0])):
                 found.append(node)
     found.sort(key=lambda n: -prod(sizes_of(n)))
     return found

@@ -1,6 +1,7 @@
 """Which of several runs takes the least time: rounds over all that are still in, of which the slower half goes."""
 
 import gc
+import math
 import random
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -13,6 +14,7 @@ from aotkit.runtime import without_garbage_collection
 FEWEST, MOST = 7, 1000  # rounds
 FIRST = 5  # rounds before any goes; then twice as many, and so on
 NEAR = 0.01  # of the least time: repetitions of a whole run differ by more
+DOUBT = 0.05  # how often something as fast is taken for slower
 
 K = TypeVar("K", bound=Hashable)
 Sample = Callable[[], float]  # makes one, and returns its seconds
@@ -43,12 +45,24 @@ class Race(Generic[K]):
         best = self.seconds[self.ranked()[0]][: len(own)]
         return speedup(own[: len(best)], best)
 
+    def alike(self) -> list[K]:
+        """Those that are not certainly slower than the fastest, in the order in which they were given."""
+        own, medians = self.seconds, self._medians()
+        if not medians:
+            return []
+        fastest = min(medians, key=medians.__getitem__)
+        most = (1 + NEAR) * medians[fastest]
+        return [key for key in self.left if medians[key] <= most or not _is_slower(own[key], own[fastest])]
+
     def ranked(self) -> list[K]:
         """Those that were in to the end, fastest first; of such as take the same time, the first that was given."""
-        medians = {key: spread(self.seconds[key]).median for key in self.left}
-        least = min(medians.values(), default=0.0)
-        near = [key for key in self.left if medians[key] <= (1 + NEAR) * least]
+        medians = self._medians()
+        most = (1 + NEAR) * min(medians.values(), default=0.0)
+        near = [key for key in self.left if medians[key] <= most]
         return [*near, *sorted((key for key in self.left if key not in near), key=medians.__getitem__)]
+
+    def _medians(self) -> dict[K, float]:
+        return {key: spread(self.seconds[key]).median for key in self.left}
 
 
 def race(
@@ -57,8 +71,8 @@ def race(
     """Time all for about so long, at least seven rounds.
 
     In each round every one that is still in has its turn, in an order that is drawn anew. After five rounds, and each
-    time that there are twice as many, the slower half goes, but not those of which it is not certain: of which the
-    quartiles of their time and the fastest one's, round by round, do not lie on one side.
+    time that there are twice as many, the slower half goes, but not those of which that is not certain: see
+    `least_median`.
 
     Args:
         keep: how many stay in any case.
@@ -97,4 +111,15 @@ def _faster_half(found: Race[K], keep: int) -> list[K]:
 
 def _is_slower(own: Sequence[float], best: Sequence[float]) -> bool:
     """Whether that is certain."""
-    return speedup(own, best).low > 1
+    return least_median([a / b for a, b in zip(own, best, strict=True)]) > 1
+
+
+def least_median(values: Sequence[float]) -> float:
+    """What the median is above, but for one time in twenty, whatever they are distributed like: by the sign test.
+
+    That is the least of five, and with more it comes closer to their own median. Of fewer than five nothing is known.
+    """
+    n, below, chance = len(values), 0, 0.0
+    while (chance := chance + math.comb(n, below) / 2**n) <= DOUBT:
+        below += 1
+    return sorted(values)[below - 1] if below else -math.inf

@@ -1,10 +1,11 @@
 """Who goes, who stays and who wins, by times that the test gives."""
 
 import itertools
+import math
 
 import pytest
 
-from aotkit.tuning.races import FEWEST, FIRST, MOST, race
+from aotkit.tuning.races import FEWEST, FIRST, MOST, least_median, race
 
 
 def runs(**seconds):
@@ -38,6 +39,28 @@ def test_what_may_be_as_fast_as_the_fastest_stays():
     """Its quartiles, round by round, lie on both sides."""
     found = race(runs(a=[1.0, 1.2, 1.0, 1.2], b=[1.2, 1.0, 1.1, 1.1], c=[3.0]), 20.0, clock=Clock())
     assert found.left == ["a", "b"]
+
+
+def test_what_is_slower_by_chance_stays():
+    """In three rounds of four it is slower, which says something after twenty, and nothing after five."""
+    pattern = [1.1, 1.1, 0.9, 1.1]
+    assert race(runs(a=pattern, b=[1.0]), 9.0, clock=Clock()).left == ["a", "b"]
+    assert race(runs(a=pattern, b=[1.0]), 90.0, clock=Clock()).left == ["b"]
+
+
+@pytest.mark.parametrize(("count", "below"), [(4, None), (5, 1), (8, 2), (10, 2), (20, 6), (100, 42), (1000, 474)])
+def test_what_the_median_is_above(count, below):
+    """By the binomial distribution: of 20, at most 5 are below the median in 2 % of all cases, at most 6 in 6 %."""
+    assert least_median([*range(1, count + 1)]) == (below or -math.inf)
+
+
+def test_of_those_that_may_be_the_fastest_the_first_comes_first():
+    alike = runs(eager=[1.0, 1.2, 1.1], simple=[1.2, 1.1, 1.0], double=[0.9, 1.3, 1.0], slow=[1.6, 1.7, 1.8])
+    found = race(alike, 60.0, keep=4, clock=Clock())
+    assert found.alike() == ["eager", "simple", "double"]
+    assert race(runs(simple=[1.05], double=[1.0]), 60.0, keep=2, clock=Clock()).alike() == ["double"]
+    assert race(runs(simple=[1.005], double=[1.0]), 60.0, keep=2, clock=Clock()).alike() == ["simple", "double"]
+    assert race({}, 1.0, clock=Clock()).alike() == []
 
 
 def test_of_equally_fast_ones_the_first_wins():

@@ -46,13 +46,13 @@ class Race(Generic[K]):
         return speedup(own[: len(best)], best)
 
     def alike(self) -> list[K]:
-        """Those that are not certainly slower than the fastest, in the order in which they were given."""
+        """Those that are not certainly slower than the fastest by more than `NEAR`, in the order in which they came."""
         own, medians = self.seconds, self._medians()
         if not medians:
             return []
         fastest = min(medians, key=medians.__getitem__)
         most = (1 + NEAR) * medians[fastest]
-        return [key for key in self.left if medians[key] <= most or not _is_slower(own[key], own[fastest])]
+        return [key for key in self.left if medians[key] <= most or not _is_slower(own[key], own[fastest], NEAR)]
 
     def ranked(self) -> list[K]:
         """Those that were in to the end, fastest first; of such as take the same time, the first that was given."""
@@ -66,16 +66,16 @@ class Race(Generic[K]):
 
 
 def race(
-    runs: Mapping[K, Sample], seconds: float, *, keep: int = 1, clock: Callable[[], float] = time.perf_counter
+    runs: Mapping[K, Sample], seconds: float, *, keep: int | None = 1, clock: Callable[[], float] = time.perf_counter
 ) -> Race[K]:
-    """Time all for about so long, at least seven rounds.
+    """Time all for about so long, at least seven rounds, or until it is decided.
 
     In each round every one that is still in has its turn, in an order that is drawn anew. After five rounds, and each
     time that there are twice as many, the slower half goes, but not those of which that is not certain: see
     `least_median`.
 
     Args:
-        keep: how many stay in any case.
+        keep: how many stay in any case, after which it ends; None: all do, for all of the time.
     """
     found = Race[K]({key: [] for key in runs}, [*runs])
     draw = random.Random(0)  # the same order in every process
@@ -83,11 +83,11 @@ def race(
     gc.collect()
     with without_garbage_collection():
         for number in range(MOST):
-            if number >= FEWEST and (clock() > end or len(found.left) <= keep):
+            if number >= FEWEST and (clock() > end or (keep is not None and len(found.left) <= keep)):
                 break
             for key in draw.sample(found.left, len(found.left)):
                 _take(found, key, runs[key])
-            if number + 1 == next_cut:
+            if keep is not None and number + 1 == next_cut:
                 next_cut *= 2
                 found.left = _faster_half(found, keep)
     return found
@@ -109,9 +109,9 @@ def _faster_half(found: Race[K], keep: int) -> list[K]:
     return [key for key in found.left if key not in slow]
 
 
-def _is_slower(own: Sequence[float], best: Sequence[float]) -> bool:
-    """Whether that is certain."""
-    return least_median([a / b for a, b in zip(own, best, strict=True)]) > 1
+def _is_slower(own: Sequence[float], best: Sequence[float], by: float = 0.0) -> bool:
+    """Whether it is certain that it takes more than such a part more."""
+    return least_median([a / b for a, b in zip(own, best, strict=True)]) > 1 + by
 
 
 def least_median(values: Sequence[float]) -> float:

@@ -131,7 +131,7 @@ class Search:
         ordered = sorted(places, key=lambda i: (self.trials[i].candidate.parts, i))
         self._tell(f"{self._name}: timing {len(ordered)} candidates")
         samples = {i: sampler(self._workload, self._calls[i], self._count) for i in ordered}
-        found = race(samples, TIMING * self._budget, keep=1 if self._objective == "time" else len(samples))
+        found = race(samples, TIMING * self._budget, keep=1 if self._objective == "time" else None)
         for i in samples:
             trial = self.trials[i]
             trial.seconds, trial.ratio = found.spread(i) or trial.seconds, found.ratio(i)

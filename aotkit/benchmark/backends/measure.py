@@ -100,7 +100,7 @@ def _time(rows: Sequence[Row], workload: Workload, calls: Mapping[int, Callable[
     found: dict[int, dict[str, Sequence[float]]] = {i: {} for i in calls}
     for phase in PHASES:
         samples = {i: sampler(workload, call, count, backward=phase == STEP) for i, call in calls.items()}
-        times = race(samples, seconds / len(PHASES), keep=len(samples))
+        times = race(samples, seconds / len(PHASES), keep=None)
         for i, error in times.failed.items():
             rows[i].fail(error)
         for i in times.left:

@@ -11,10 +11,9 @@ from typing import Generic, TypeVar
 from aotkit.launches import Spread, speedup, spread
 from aotkit.runtime import without_garbage_collection
 
-FEWEST, MOST = 7, 1000  # rounds
-FIRST = 5  # rounds before any goes; then twice as many, and so on
+FEWEST, MOST = 7, 1000  # rounds; the fewest are before any goes, and then twice as many, and so on
 NEAR = 0.01  # of the least time: repetitions of a whole run differ by more
-DOUBT = 0.05  # how often something as fast is taken for slower
+DOUBT = 0.01  # how often something as fast is taken for slower
 
 K = TypeVar("K", bound=Hashable)
 Sample = Callable[[], float]  # makes one, and returns its seconds
@@ -70,7 +69,7 @@ def race(
 ) -> Race[K]:
     """Time all for about so long, at least seven rounds, or until it is decided.
 
-    In each round every one that is still in has its turn, in an order that is drawn anew. After five rounds, and each
+    In each round every one that is still in has its turn, in an order that is drawn anew. After seven rounds, and each
     time that there are twice as many, the slower half goes, but not those of which that is not certain: see
     `least_median`.
 
@@ -79,7 +78,7 @@ def race(
     """
     found = Race[K]({key: [] for key in runs}, [*runs])
     draw = random.Random(0)  # the same order in every process
-    end, next_cut = clock() + seconds, FIRST
+    end, next_cut = clock() + seconds, FEWEST
     gc.collect()
     with without_garbage_collection():
         for number in range(MOST):
@@ -115,9 +114,9 @@ def _is_slower(own: Sequence[float], best: Sequence[float], by: float = 0.0) -> 
 
 
 def least_median(values: Sequence[float]) -> float:
-    """What the median is above, but for one time in twenty, whatever they are distributed like: by the sign test.
+    """What the median is above, but for one time in a hundred, whatever they are distributed like: by the sign test.
 
-    That is the least of five, and with more it comes closer to their own median. Of fewer than five nothing is known.
+    That is the least of seven, and with more it comes closer to their own median. Of fewer nothing is known.
     """
     n, below, chance = len(values), 0, 0.0
     while (chance := chance + math.comb(n, below) / 2**n) <= DOUBT:

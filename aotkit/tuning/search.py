@@ -17,9 +17,10 @@ from aotkit.tuning.verdicts import Unfit, graphs_of, in_one_line, made, require_
 from aotkit.tuning.workload import Workload
 
 Objective = Literal["time", "peak", "frontier"]
-# Of the time that all may take: until when something new is begun, in each stage; and for timing what was checked.
-FIRST, AROUND, REGIONS = 0.6, 0.8, 0.9
-TIMING = 0.1
+# Of the time that all may take: until when something new is begun, in each stage; for timing what was checked, and for
+# the last race, which ends when it is decided.
+FIRST, AROUND, REGIONS = 0.55, 0.7, 0.8
+TIMING, LAST = 0.1, 0.2
 BEST = 2  # candidates that the second stage goes on from
 FINALISTS = 3  # of the fastest, for the last race
 FEWEST_OPERATIONS = 2  # of regions that are tried with other backends
@@ -113,7 +114,7 @@ class Search:
 
     def _ranked(self) -> list[int]:
         """Time what may still be the answer; best first. What is slower is let go of."""
-        found = self._race(self._calls)
+        found = self._race(self._calls, TIMING)
         self._calls = {i: call for i, call in self._calls.items() if i in found.left}
         return self._by_objective(found)
 
@@ -123,15 +124,15 @@ class Search:
             return ranked
         parts = {i: self.trials[i].candidate.parts for i in ranked}
         simpler = [i for i in ranked if parts[i] < parts[ranked[0]]]
-        found = self._race({*ranked[:FINALISTS], *simpler})
+        found = self._race({*ranked[:FINALISTS], *simpler}, LAST)
         return [*dict.fromkeys([*found.alike(), *found.ranked(), *(i for i in ranked if i not in found.failed)])]
 
-    def _race(self, places: Iterable[int]) -> Race[int]:
+    def _race(self, places: Iterable[int], share: float) -> Race[int]:
         """Time these by turns; of such as take the same time, the simplest is the first."""
         ordered = sorted(places, key=lambda i: (self.trials[i].candidate.parts, i))
         self._tell(f"{self._name}: timing {len(ordered)} candidates")
         samples = {i: sampler(self._workload, self._calls[i], self._count) for i in ordered}
-        found = race(samples, TIMING * self._budget, keep=1 if self._objective == "time" else None)
+        found = race(samples, share * self._budget, keep=1 if self._objective == "time" else None)
         for i in samples:
             trial = self.trials[i]
             trial.seconds, trial.ratio = found.spread(i) or trial.seconds, found.ratio(i)

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("unverified")
 def quickly(monkeypatch):
     """Nothing here depends on what is fastest, so timing may be short."""
     monkeypatch.setattr(search, "TIMING", 0.0)
+    monkeypatch.setattr(search, "LAST", 0.0)
     monkeypatch.setattr(steps, "SAMPLE_SECONDS", 1e9)
     monkeypatch.setattr(steps, "MOST_STEPS", 20)
 

@@ -17,6 +17,7 @@ NOP, EAGER = Candidate({"backend": "nop"}), Candidate(None)
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
     monkeypatch.setattr(search, "TIMING", 0.0)
+    monkeypatch.setattr(search, "LAST", 0.0)
     monkeypatch.setattr(steps, "SAMPLE_SECONDS", 0.0)
     monkeypatch.setattr(search.proposals, "around", lambda *args: [])
     answering(monkeypatch, NOP)

@@ -31,7 +31,7 @@ NAMES = ("parts", "nop")
 def ranking(monkeypatch, seconds):
     """Have candidates take the time that is given for them."""
 
-    def raced(self, places):
+    def raced(self, places, share):
         times = {i: seconds(self.trials[i].candidate) for i in places}
         for i, time in times.items():
             self.trials[i].seconds = Spread(time, time, time)

@@ -45,13 +45,10 @@ class Race(Generic[K]):
         return speedup(own[: len(best)], best)
 
     def alike(self) -> list[K]:
-        """Those that are not certainly slower than the fastest by more than `NEAR`, in the order in which they came."""
-        own, medians = self.seconds, self._medians()
-        if not medians:
-            return []
-        fastest = min(medians, key=medians.__getitem__)
-        most = (1 + NEAR) * medians[fastest]
-        return [key for key in self.left if medians[key] <= most or not _is_slower(own[key], own[fastest], NEAR)]
+        """Those that are not certainly slower than the fastest, in the order in which they were given."""
+        medians = self._medians()
+        best = self.seconds[min(medians, key=medians.__getitem__)] if medians else ()
+        return [key for key in self.left if not _is_slower(self.seconds[key], best)]
 
     def ranked(self) -> list[K]:
         """Those that were in to the end, fastest first; of such as take the same time, the first that was given."""
@@ -108,9 +105,9 @@ def _faster_half(found: Race[K], keep: int) -> list[K]:
     return [key for key in found.left if key not in slow]
 
 
-def _is_slower(own: Sequence[float], best: Sequence[float], by: float = 0.0) -> bool:
-    """Whether it is certain that it takes more than such a part more."""
-    return least_median([a / b for a, b in zip(own, best, strict=True)]) > 1 + by
+def _is_slower(own: Sequence[float], best: Sequence[float]) -> bool:
+    """Whether it is certain that it takes longer, by more than `NEAR`."""
+    return least_median([a / b for a, b in zip(own, best, strict=True)]) > 1 + NEAR
 
 
 def least_median(values: Sequence[float]) -> float:

@@ -17,8 +17,9 @@ from tests.backends.foreign_cases import cases, values
 PACKAGES = {"iree": "iree-base-compiler", "jax": "jax", "onnxruntime": "onnxruntime", "tvm": "apache-tvm"}
 NAMES = [*PACKAGES]
 GROUPS = sorted({r.name.partition("/")[0] for r in requirements("backend")} - {"opinfo"})
-# Name -> requirement -> why the compiler does not meet it, and in which version. There is none.
-EXPECTED = {}
+# Name -> requirement -> why the compiler does not meet it, and in which version.
+SINE = "3.13: float32 results, one of them off by one unit in the last place, are compared as the float64 they become"
+EXPECTED = {"iree": {"zoo/constants": SINE}}
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 

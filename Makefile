@@ -60,7 +60,7 @@ models: install  ## train models of public libraries, compiled, and write docs/m
 private-names: install  ## write which private names of torch are used, and are in the torch that is installed
 	$(PY) -m tests.torch_private.private_names
 
-compilers:  ## test the backends of other compilers, in an environment of their own (3 GB, half an hour)
+compilers:  ## test the backends of other compilers, in an environment of their own (3 GB, an hour)
 	@$(LOCK) $(MAKE) -s --no-print-directory VENV=.venv-compilers .venv-compilers/.installed
 	@.venv-compilers/bin/python -m pip --disable-pip-version-check -qq install -e '.[iree,jax,onnxruntime,tvm]' torch==$(TORCH)
 	OMP_NUM_THREADS=1 .venv-compilers/bin/python -m pytest -n 2 -m 'sweep or not sweep' tests/backends/test_foreign.py tests/backends/test_compilers.py

@@ -6,7 +6,7 @@ from aotkit.tuning.function import TunedFunction
 from aotkit.tuning.races import race
 from aotkit.tuning.recipe import TunedRecipe
 from aotkit.tuning.steps import peak, sampler, steps_a_sample
-from aotkit.tuning.verdicts import Unfit, in_one_line, made
+from aotkit.tuning.verdicts import Unfit, graphs_of, in_one_line, made
 from aotkit.tuning.workload import Workload
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Unfit",
     "Workload",
     "autotune",
+    "graphs_of",
     "in_one_line",
     "made",
     "peak",

@@ -34,8 +34,9 @@ def autotune(
     Candidates are eager, backends, lists of them, partitioners and their limits, and other backends for single kinds of
     regions. Each is compared with eager before it is timed, also for other values and with NaN among them; the answer
     is, once more, at the end. What differs, or where that could not be found out, is never chosen. All that are right
-    take turns; the slower half goes after five rounds, ten, and so on. Answers are kept for the next process, by the
-    graph and the machine; for a graph whose sizes are alike one is carried over. Both are compared with eager again.
+    take turns; the slower half goes after seven rounds, fourteen, and so on. The fastest are timed once more, and the
+    simplest of those that are not surely slower is the answer. Answers are kept for the next process, by the graph and
+    the machine; for a graph whose sizes are alike one is carried over. Both are compared with eager again.
 
     It works on copies of the arguments, and of `fn` if that is a module or a method of one. It calls `fn` many times:
     what a plain function changes outside of those stays changed.

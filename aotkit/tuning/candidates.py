@@ -1,7 +1,7 @@
 """What may run a function: eager, or `compile` with options; as one line of Python, and as data."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,19 @@ class Candidate:
     def listed(self) -> list[Any]:
         """The backends that share graphs."""
         return [*self.backend] if isinstance(self.backend, list | tuple) else [self.backend]
+
+    def besides_partition(self) -> Hashable:
+        """Equal for candidates that differ in nothing else. Backends without a registered name are what they are."""
+        rest = {name: value for name, value in (self.options or {}).items() if name not in ("backend", "partition")}
+        backends = [one if isinstance(one, str) else id(one) for one in self.listed]
+        return tuple(backends), repr(sorted(rest.items()))
+
+    @property
+    def parts(self) -> int:
+        """How much it consists of: nothing for eager, a backend, one more for each further one and for each option."""
+        if self.options is None:
+            return 0
+        return len(self.listed) + len(self.instead) + len(self.options.keys() - {"backend"})
 
     def for_compile(self) -> dict[str, Any]:
         """The options of `compile`; not for eager."""

@@ -3,6 +3,7 @@
 import functools
 import threading
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from dataclasses import replace
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -57,13 +58,17 @@ class TunedFunction(CompiledFunction[P, R]):
         self._recipes: dict[Hashable, TunedRecipe] = {}
         self._runs: dict[Hashable, Callable[P, R]] = {}
         self._made: dict[str, Callable[P, R]] = {}  # by the line of the recipe: kinds of calls share it
+        self._first_call = nullcontext  # type: ignore[assignment]  # what runs has one of its own
 
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def _call_anew(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        """A call that the guards of what ran last do not let through: they are all that other calls pay."""
         if (run := self._runs.get(_kind(args, kwargs))) is None:
             # As a part of something that is compiled, it waits for no lock: who has it may be waiting for that one.
-            if torch.compiler.is_dynamo_compiling() or COMPILE_LOCK.is_held_here() or why_eager() is not None:
+            if COMPILE_LOCK.is_held_here() or why_eager() is not None:
                 return self.__wrapped__(*args, **kwargs)
             run = self.run_of(args, kwargs)
+        if isinstance(run, CompiledFunction) and not self._options["dynamic"]:  # else they let other kinds through
+            self._direct = run._direct
         return run(*args, **kwargs)
 
     def __repr__(self) -> str:

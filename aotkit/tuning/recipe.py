@@ -25,6 +25,16 @@ DEFAULTS: "Options" = {
 }  # fmt: skip
 
 
+def as_compiled(fn: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """What `compile` gives for a function or a module.
+
+    Args:
+        options: of `compile`, as far as they are not the defaults.
+    """
+    all_options: Any = {**DEFAULTS, **options}
+    return compile_module(fn, all_options) if isinstance(fn, nn.Module) else CompiledFunction(fn, all_options)
+
+
 @dataclass
 class Trial:
     """What was found of one candidate.
@@ -94,8 +104,7 @@ class TunedRecipe:
         fn = self.fn if fn is None else fn
         if self.candidate.options is None:
             return fn
-        options: Any = {**DEFAULTS, **self.options, **self.candidate.for_compile()}
-        return compile_module(fn, options) if isinstance(fn, nn.Module) else CompiledFunction(fn, options)
+        return as_compiled(fn, {**self.options, **self.candidate.for_compile()})
 
     def table(self) -> str:
         """What was tried, and why what was left out is."""

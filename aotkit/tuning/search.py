@@ -1,25 +1,28 @@
 """Candidates -> the one that is best for a call, by stages: check, time, and go on around what is ahead."""
 
+import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
-from aotkit.compiled import CompiledFunction
+from aotkit.inspection import Graphs
 from aotkit.launches import Tell
-from aotkit.tuning import proposals
+from aotkit.tuning import plans, proposals
 from aotkit.tuning.candidates import Candidate
 from aotkit.tuning.races import NEAR, Race, race
 from aotkit.tuning.recipe import NO_TIME, Trial
 from aotkit.tuning.steps import peak, sampler, steps_a_sample
-from aotkit.tuning.verdicts import Unfit, in_one_line, made, require_right
+from aotkit.tuning.verdicts import Unfit, graphs_of, in_one_line, made, require_right
 from aotkit.tuning.workload import Workload
 
 Objective = Literal["time", "peak", "frontier"]
-# Of the time that all may take: until when something new is begun, in each stage; and for timing what was checked.
-FIRST, AROUND, REGIONS = 0.6, 0.8, 0.9
-TIMING = 0.1
+# Of the time that all may take: until when something new is begun, in each stage; for timing what was checked, and for
+# the last race, which ends when it is decided.
+FIRST, AROUND, REGIONS = 0.55, 0.7, 0.8
+TIMING, LAST = 0.1, 0.2
 BEST = 2  # candidates that the second stage goes on from
+FINALISTS = 3  # of the fastest, for the last race
 FEWEST_OPERATIONS = 2  # of regions that are tried with other backends
 
 SLOWER = "slower"
@@ -44,13 +47,14 @@ class Search:
         self._count = steps_a_sample(workload)
         self.trials: list[Trial] = []
         self._calls: dict[int, Callable[..., Any]] = {}  # by place among the trials; of what may still be the answer
+        self._plans: dict[Hashable, str] = {}  # what has been compiled, and which candidate that was
 
     def run(self, candidates: Sequence[Candidate] | None) -> Iterator[Trial]:
         """What is right, best first."""
         device = self._workload.device.type
         if candidates is not None:
             self._admit(candidates, 1.0)
-            return self._right(self._ranked())
+            return self._right(self._decided(self._ranked()))
         first, unavailable = proposals.backends(device)
         self._admit(first, FIRST)
         best = [self.trials[i].candidate for i in self._ranked()[:BEST]]
@@ -59,7 +63,7 @@ class Search:
         if self._objective == "time":
             ranked = self._by_region(ranked)
         self.trials += [Trial(Candidate({"backend": name}), why=why) for name, why in unavailable.items()]
-        return self._right(ranked)
+        return self._right(self._decided(ranked))
 
     def _admit(self, candidates: Iterable[Candidate], share: float) -> list[int]:
         """Compile and check what there is time for; the places of what may be timed."""
@@ -83,7 +87,8 @@ class Search:
         try:
             call = self._workload.fn
             if trial.candidate.options is not None:
-                call = made(trial.candidate, self._workload, self._options)
+                is_new = functools.partial(self._require_new, trial.candidate)
+                call = made(trial.candidate, self._workload, self._options, is_new)
                 trial.first_call = time.perf_counter() - start
             trial.peak = peak(self._workload, call)
         except Unfit as e:
@@ -95,12 +100,39 @@ class Search:
         self._calls[place] = call
         return True
 
+    def _require_new(self, candidate: Candidate, all_graphs: Sequence[Graphs]) -> None:
+        """What compiles the same as a simpler candidate is that one, with more to say and at best the same time.
+
+        Raises:
+            Unfit: it is that.
+        """
+        if not candidate.instead and (idle := plans.idle(all_graphs)):
+            raise Unfit(f"there is nothing to compile for {' and '.join(idle)}")
+        before = self._plans.setdefault((plans.plan(all_graphs), candidate.besides_partition()), candidate.label)
+        if before != candidate.label:
+            raise Unfit(f"it compiles the same as {before}")
+
     def _ranked(self) -> list[int]:
         """Time what may still be the answer; best first. What is slower is let go of."""
-        self._tell(f"{self._name}: timing {len(self._calls)} candidates")
-        samples = {i: sampler(self._workload, call, self._count) for i, call in self._calls.items()}
-        keep = 1 if self._objective == "time" else len(samples)
-        found = race(samples, TIMING * self._budget, keep=keep)
+        found = self._race(self._calls, TIMING)
+        self._calls = {i: call for i, call in self._calls.items() if i in found.left}
+        return self._by_objective(found)
+
+    def _decided(self, ranked: list[int]) -> list[int]:
+        """The fastest and what is simpler once more, in more rounds; the first is the simplest not surely slower."""
+        if self._objective != "time" or len(ranked) < 2:
+            return ranked
+        parts = {i: self.trials[i].candidate.parts for i in ranked}
+        simpler = [i for i in ranked if parts[i] < parts[ranked[0]]]
+        found = self._race({*ranked[:FINALISTS], *simpler}, LAST)
+        return [*dict.fromkeys([*found.alike(), *found.ranked(), *(i for i in ranked if i not in found.failed)])]
+
+    def _race(self, places: Iterable[int], share: float) -> Race[int]:
+        """Time these by turns; of such as take the same time, the simplest is the first."""
+        ordered = sorted(places, key=lambda i: (self.trials[i].candidate.parts, i))
+        self._tell(f"{self._name}: timing {len(ordered)} candidates")
+        samples = {i: sampler(self._workload, self._calls[i], self._count) for i in ordered}
+        found = race(samples, share * self._budget, keep=1 if self._objective == "time" else None)
         for i in samples:
             trial = self.trials[i]
             trial.seconds, trial.ratio = found.spread(i) or trial.seconds, found.ratio(i)
@@ -108,8 +140,7 @@ class Search:
                 trial.why = f"not chosen: {in_one_line(found.failed[i])}"
             elif i not in found.left:
                 trial.why = SLOWER
-        self._calls = {i: call for i, call in self._calls.items() if i in found.left}
-        return self._by_objective(found)
+        return found
 
     def _by_objective(self, found: Race[int]) -> list[int]:
         ranked = found.ranked()
@@ -141,9 +172,8 @@ class Search:
 
     def _regions(self, call: Any) -> dict[str, str]:
         """The kinds of regions in a candidate's graphs, those with most operations first: digest -> its backend."""
-        self._workload.prepare()
         sizes, taken = Counter[str](), dict[str, str]()
-        for graphs in self._workload.call(call.explain).all_graphs:
+        for graphs in graphs_of(call, self._workload):
             for region in (one for regions in graphs.regions.values() for one in regions.regions):
                 sizes[region.digest] += len(region.nodes)
                 taken[region.digest] = region.backend
@@ -154,7 +184,7 @@ class Search:
         for i in ranked:
             trial, call = self.trials[i], self._calls[i]
             try:
-                if isinstance(call, CompiledFunction):
+                if trial.candidate.options is not None:
                     self._tell(f"{self._name}: comparing {trial.candidate.label} once more")
                     require_right(call, self._workload)
             except Unfit as e:

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.compiled import CompiledFunction
+from aotkit.compiled import CompiledFunction, Explanation, function_of
 from aotkit.errors import AotkitError, MismatchError
 from aotkit.inspection import Graphs
 from aotkit.tuning.candidates import Candidate
-from aotkit.tuning.recipe import DEFAULTS
+from aotkit.tuning.recipe import as_compiled
 from aotkit.tuning.workload import Workload
 
-Made = CompiledFunction[..., Any]
+Made = Callable[..., Any]  # what `compile` gives for the workload's function: a function, or a module
 PLACES = (0.0, 0.5, 1.0)  # of special values, as parts of a tensor
 LARGE = 16  # times the largest value
 
@@ -25,27 +25,40 @@ class Unfit(Exception):
     """Why a candidate is not to be chosen."""
 
 
-def made(candidate: Candidate, workload: Workload, options: dict[str, Any]) -> Made:
+def made(
+    candidate: Candidate,
+    workload: Workload,
+    options: dict[str, Any],
+    accept: Callable[[Sequence[Graphs]], None] | None = None,
+) -> Made:
     """The workload's function, compiled as a candidate says, and compared with eager.
 
     The check of the first call would look for the culprit, which nobody asks for here.
 
     Args:
         options: of `compile`, those that all candidates have, as far as they are not the defaults.
+        accept: called with what is compiled before it is compared, which takes long; may raise `Unfit`.
 
     Raises:
         Unfit: it computes something else, or runs eagerly, or it could not be found out.
     """
     with said_as_a_reason():
-        all_options: Any = {**DEFAULTS, **options, **candidate.for_compile(), "check": False}
-        compiled: Made = CompiledFunction(workload.fn, all_options)
+        compiled: Made = as_compiled(workload.fn, {**options, **candidate.for_compile(), "check": False})
         workload.prepare()
         workload.call(compiled)
+        if accept is not None:
+            accept(graphs_of(compiled, workload))
         require_right(compiled, workload)
         if candidate.instead:
-            workload.prepare()
-            _require_compiled(workload.call(compiled.explain).all_graphs, candidate)
+            _require_compiled(graphs_of(compiled, workload), candidate)
     return compiled
+
+
+def graphs_of(compiled: Made, workload: Workload) -> Sequence[Graphs]:
+    """All that a call of it runs."""
+    workload.prepare()
+    explanation: Explanation = workload.call(function_of(compiled).explain)
+    return explanation.all_graphs
 
 
 def _require_compiled(all_graphs: Sequence[Graphs], candidate: Candidate) -> None:
@@ -67,17 +80,18 @@ def require_right(compiled: Made, workload: Workload) -> None:
         Unfit: it computes something else, or it could not be found out.
     """
     with said_as_a_reason():
+        function = function_of(compiled)
         workload.prepare()
-        if (reason := workload.call(compiled.explain).eager) is not None:
+        if (reason := workload.call(function.explain).eager) is not None:
             raise Unfit(f"it runs eagerly: {reason}")
         workload.prepare()
-        _compare(compiled, workload.args, workload.kwargs)
+        _compare(function, workload.args, workload.kwargs)
         args, kwargs = workload.with_inputs(with_special_values)
         if _runs(workload.fn, args, kwargs):
-            _compare(compiled, *workload.with_inputs(with_special_values))
+            _compare(function, *workload.with_inputs(with_special_values))
 
 
-def _compare(compiled: Made, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _compare(compiled: CompiledFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     report = compiled.check(*args, **kwargs)
     if report.undecided:
         undecided = next(c for c in report.comparisons if c.undecided is not None)

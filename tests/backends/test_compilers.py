@@ -14,10 +14,12 @@ from aotkit.testing.conformance.requirements import Subject
 from aotkit.testing.conformance.suites import requirements
 from tests.backends.foreign_cases import cases, values
 
-NAMES = ["iree", "jax", "onnxruntime", "tvm"]
+PACKAGES = {"iree": "iree-base-compiler", "jax": "jax", "onnxruntime": "onnxruntime", "tvm": "apache-tvm"}
+NAMES = [*PACKAGES]
 GROUPS = sorted({r.name.partition("/")[0] for r in requirements("backend")} - {"opinfo"})
-# Of a requirement, why a compiler does not meet it, and in which version.
-EXPECTED = {}
+# Name -> requirement -> why the compiler does not meet it, and in which version.
+SINE = "3.13: float32 results, one of them off by one unit in the last place, are compared as the float64 they become"
+EXPECTED = {"iree": {"zoo/constants": SINE}}
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 3e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
@@ -198,4 +200,4 @@ def test_conforms(group, name):
     wanted = matching(requirements("backend"), f"{group}/*")
     expected = {r.name: why for r in wanted if (why := EXPECTED.get(name, {}).get(r.name))}
     report = run(Subject("backend", name, torch.device("cpu")), wanted, expected)
-    assert report.passed, f"{importlib.metadata.version('torch')}: {report}"
+    assert report.passed, f"{PACKAGES[name]} {importlib.metadata.version(PACKAGES[name])}: {report}"

@@ -1,5 +1,7 @@
 """What `autotune` chooses, and never does."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -16,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("unverified")
 def quickly(monkeypatch):
     """Nothing here depends on what is fastest, so timing may be short."""
     monkeypatch.setattr(search, "TIMING", 0.0)
+    monkeypatch.setattr(search, "LAST", 0.0)
     monkeypatch.setattr(steps, "SAMPLE_SECONDS", 1e9)
     monkeypatch.setattr(steps, "MOST_STEPS", 20)
 
@@ -90,6 +93,58 @@ def test_a_backend_that_leaves_its_regions_as_they_are_is_not_what_is_timed():
             verdicts.made(Candidate({"backend": first}, {digest: "broken"}), workload, {})
     finally:
         aotkit.unregister_backend("broken")
+
+
+def test_a_list_of_which_one_has_nothing_to_do_is_not_timed():
+    """The other one by itself runs the same, and says less."""
+    every = aotkit.Backend(wrong.right, declines=lambda node: None)
+    found = tuned([every, {"backend": [every, "nop"]}])
+    assert found.candidate.backend is every
+    assert found.trials[1].why == "not chosen: there is nothing to compile for nop"
+
+
+def test_what_takes_nothing_is_not_timed():
+    found = tuned([aotkit.Backend(wrong.right, declines=lambda node: "it takes nothing")])
+    assert found.apply() is loss
+    assert "there is nothing to compile for" in found.trials[0].why
+
+
+def test_what_compiles_the_same_is_timed_once():
+    """A cut that is like another one's; but not another backend, though it has the same name."""
+    found = tuned(["nop", {"backend": "nop", "partition": "min_cut"}, {"backend": "nop", "partition": "default"}])
+    assert [trial.why for trial in found.trials][1] == "not chosen: it compiles the same as nop"
+    assert found.trials[2].seconds is not None
+    other = tuned([wrong.compiler(wrong.every(torch.clone)), wrong.compiler(wrong.every(torch.clone))])
+    assert all(trial.seconds is not None for trial in other.trials)
+
+
+def test_a_module_is_timed_as_a_module():
+    """With what calling one costs, as the answer has it."""
+    workload = Workload(nn.Linear(2, 2), (torch.randn(3, 2),), {})
+    assert isinstance(verdicts.made(Candidate({"backend": "nop"}), workload, {}), nn.Linear)
+
+
+def test_the_simplest_that_is_not_surely_slower_is_chosen(monkeypatch):
+    """Whichever is given first; eager is slower in each round."""
+
+    def first(gm, example_inputs):
+        return wrong.right(gm, example_inputs)
+
+    def longer(x, w):
+        return torch.sin(torch.exp(torch.neg(torch.abs(x * w))))
+
+    takes = ("exp", "sin")
+    shared = [aotkit.Backend(first, declines=lambda n: None if any(t in str(n.target) for t in takes) else "no"), "nop"]
+    seconds = {"'first, nop'": [1.0, 1.2], "'nop'": [1.2, 1.0], "function": [1.4, 1.4]}  # by what they are called
+    times = {name: itertools.cycle(found) for name, found in seconds.items()}
+
+    def sampler(workload, call, count):
+        return times[next(name for name in times if name in repr(call))].__next__
+
+    monkeypatch.setattr(search, "sampler", sampler)
+    found = tuned([{"backend": shared}, "nop", "eager"], longer)
+    assert all(trial.seconds is not None for trial in found.trials), found.table()
+    assert found.candidate == Candidate({"backend": "nop"})
 
 
 def test_what_runs_eagerly_is_no_candidate():

@@ -17,6 +17,7 @@ NOP, EAGER = Candidate({"backend": "nop"}), Candidate(None)
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
     monkeypatch.setattr(search, "TIMING", 0.0)
+    monkeypatch.setattr(search, "LAST", 0.0)
     monkeypatch.setattr(steps, "SAMPLE_SECONDS", 0.0)
     monkeypatch.setattr(search.proposals, "around", lambda *args: [])
     answering(monkeypatch, NOP)
@@ -44,6 +45,26 @@ def test_each_kind_of_call_has_its_recipe(monkeypatch):
     assert str(fast.recipe(large)) == "loss"
     with torch.no_grad():
         assert str(fast.recipe(small)) == "loss"
+
+
+def test_a_call_that_was_seen_before_costs_what_the_answer_costs(monkeypatch):
+    """What runs has guards: while they hold, nothing else is looked up; where they do not, its kind is."""
+    fast = aotkit.compile(loss, backend="autotune")
+    small, large = leaf(4), leaf(8)
+    fast(small), fast(large), fast(small)
+    with monkeypatch.context() as patch:
+        patch.setattr(function, "_kind", lambda args, kwargs: pytest.fail("it was looked up"))
+        assert torch.equal(fast(small), loss(small))
+    with torch.no_grad():
+        assert torch.equal(fast(large), loss(large))
+    assert len(fast._recipes) == 3
+
+
+def test_open_sizes_do_not_let_other_kinds_through():
+    fast = aotkit.compile(loss, backend="autotune", dynamic=True)
+    for x in (leaf(4), leaf(8)):
+        assert torch.allclose(fast(x), loss(x))
+    assert len(fast._recipes) == 2
 
 
 def test_gradients():

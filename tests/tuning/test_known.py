@@ -13,6 +13,7 @@ def kept(monkeypatch, tmp_path):
     monkeypatch.setenv("AOTKIT_KEEP", "1")
     monkeypatch.setattr("aotkit.keep.store.cache_folder", lambda: tmp_path)
     monkeypatch.setattr(search, "TIMING", 0.0)
+    monkeypatch.setattr(search, "LAST", 0.0)
     monkeypatch.setattr(steps, "SAMPLE_SECONDS", 0.0)
     monkeypatch.setattr(search.proposals, "backend_status", lambda: {"nop": None})
 

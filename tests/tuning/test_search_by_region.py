@@ -7,6 +7,7 @@ import aotkit
 from aotkit.launches import Spread
 from aotkit.tuning import search
 from aotkit.tuning.candidates import Candidate
+from aotkit.tuning.races import FEWEST, Race
 from tests.tuning import wrong
 
 
@@ -30,13 +31,13 @@ NAMES = ("parts", "nop")
 def ranking(monkeypatch, seconds):
     """Have candidates take the time that is given for them."""
 
-    def ranked(self):
-        for i in self._calls:
-            time = seconds(self.trials[i].candidate)
+    def raced(self, places, share):
+        times = {i: seconds(self.trials[i].candidate) for i in places}
+        for i, time in times.items():
             self.trials[i].seconds = Spread(time, time, time)
-        return sorted(self._calls, key=lambda i: seconds(self.trials[i].candidate))
+        return Race({i: [time] * FEWEST for i, time in times.items()}, [*times])
 
-    monkeypatch.setattr(search.Search, "_ranked", ranked)
+    monkeypatch.setattr(search.Search, "_race", raced)
 
 
 def layers(x, w):

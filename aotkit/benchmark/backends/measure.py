@@ -14,10 +14,9 @@ from aotkit.benchmark.backends.workloads import build
 from aotkit.benchmark.report import machine
 from aotkit.benchmark.rivals import EAGER, TORCH_COMPILE, torch_compiled
 from aotkit.benchmark.timing import Tell, silent
-from aotkit.compiled import CompiledFunction
 from aotkit.inspection import Graphs
 from aotkit.registry import backend_status
-from aotkit.tuning import Candidate, Unfit, Workload, made, peak, race, sampler, steps_a_sample, tuned
+from aotkit.tuning import Candidate, Unfit, Workload, graphs_of, made, peak, race, sampler, steps_a_sample, tuned
 
 NOT_TIMED = ("print",)  # it prints graphs
 PHASES = (FORWARD, STEP)
@@ -101,7 +100,7 @@ def _time(rows: Sequence[Row], workload: Workload, calls: Mapping[int, Callable[
     found: dict[int, dict[str, Sequence[float]]] = {i: {} for i in calls}
     for phase in PHASES:
         samples = {i: sampler(workload, call, count, backward=phase == STEP) for i, call in calls.items()}
-        times = race(samples, seconds / len(PHASES), keep=len(samples))
+        times = race(samples, seconds / len(PHASES), keep=None)
         for i, error in times.failed.items():
             rows[i].fail(error)
         for i in times.left:
@@ -117,8 +116,7 @@ def _torch_compile(subject: Subject, row: Row) -> Callable[..., Any]:
 def _backend(name: str, subject: Subject, row: Row) -> Callable[..., Any]:
     workload = subject.workload
     compiled = made(Candidate({"backend": name}), workload, {})
-    workload.prepare()
-    _tell_of_operations(row, workload.call(compiled.explain).all_graphs)
+    _tell_of_operations(row, graphs_of(compiled, workload))
     return compiled
 
 
@@ -127,9 +125,8 @@ def _autotune(subject: Subject, row: Row) -> Callable[..., Any]:
     recipe = tuned(workload.fn, workload.args, workload.kwargs, {}, budget=subject.budget)
     row.line = recipe.line
     call: Callable[..., Any] = recipe.apply()
-    if isinstance(call, CompiledFunction):
-        workload.prepare()
-        _tell_of_operations(row, workload.call(call.explain).all_graphs)
+    if recipe.candidate.options is not None:
+        _tell_of_operations(row, graphs_of(call, workload))
     return call
 
 

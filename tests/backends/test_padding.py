@@ -68,6 +68,7 @@ def test_what_is_padded_otherwise_stays_apart(other):
     assert len(padded(sharing(function, torch.randn(8, 5)))) == 2
 
 
+@pytest.mark.sweep
 def test_what_is_returned_has_its_own_memory():
     def function(x):
         return pad(x, (0, 3)), pad(x.t(), (0, 0, 0, 3)), pad(2 * x, (0, 3)), pad((2 * x).t(), (0, 0, 0, 3)).unsqueeze(0)

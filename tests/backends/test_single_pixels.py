@@ -126,6 +126,7 @@ def decoder():
 @pytest.mark.thinned
 @pytest.mark.parametrize("partition", ["min_cut", "nx_min_cut"])
 @pytest.mark.parametrize(("net", "shape"), [(encoder, (4, 3, 8, 8)), (decoder, (4, 8))], ids=["encoder", "decoder"])
+@pytest.mark.sweep
 def test_networks_that_end_or_begin_with_one_pixel(net, shape, partition):
     model = net().to(DEVICE)
     fast = aotkit.compile(model, backend="inductor", partition=partition)

@@ -66,6 +66,7 @@ def test_it_cuts_the_graph_that_compile_cuts(backend, capture):
         assert point(found, partition).saved_bytes == saved_bytes(compiled.graphs(x)), partition
 
 
+@pytest.mark.sweep
 def test_budgets_are_kept_and_cost_time(mlp):
     everything = point(mlp, "nx_min_cut budget", 1.0)
     for fraction in FRACTIONS:

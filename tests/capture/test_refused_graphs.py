@@ -114,6 +114,7 @@ def test_without_padding_the_encoder_is_compiled(encoder):
         assert fast.explain(x).eager is None
 
 
+@pytest.mark.sweep
 def test_a_wrong_compiler_of_the_encoder_is_found(encoder):
     def compile_graph(gm, example_inputs):
         def run(*inputs):

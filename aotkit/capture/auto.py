@@ -75,7 +75,8 @@ def _examine(choice: Choice, then: Callable[..., None] | None, gm: GraphModule, 
     """Before the joint pass that comes then."""
     several = [backend for _, backend in named_backends(choice.names)]
     if choice.otherwise is not None and (reason := why_unsuited(several, gm)) is not None:
-        raise Unsuited(choice.otherwise(reason))
+        if (other := choice.otherwise(reason)).names != PLAIN:
+            raise Unsuited(other)
     if then is not None:
         then(gm, inputs)
 
@@ -91,17 +92,20 @@ def default_backend(device: str = "cpu", *, open_sizes: bool = False, model: boo
     apart = model and device in BEST_OF_MODELS
     best = BEST_OF_MODELS[device] if apart else BEST.get(device, BEST["cpu"])
     kind = "for what learns matrices on" if apart else "on"
-    why_not = {(*names,): [*_why_none(names, device, open_sizes)] for names in best}
-    able = [names for names in best if not why_not[(*names,)]] or [PLAIN]
 
-    def choice(able: Sequence[Sequence[str]], *reasons: str) -> Choice:
-        first, *rest = able
-        before = [*reasons, *(reason for found in why_not.values() for reason in found)]
-        why = "; ".join([f"backend {AUTO!r} is {name_of(first)!r} {kind} {device}", *before])
-        otherwise = (lambda reason: choice(rest, f"not {name_of(first)!r}: {reason}")) if rest else None
-        return Choice(first, why, otherwise)
+    def choice(names: Sequence[str], rest: Sequence[Sequence[str]], reasons: Sequence[str]) -> Choice:
+        why = "; ".join([f"backend {AUTO!r} is {name_of(names)!r} {kind} {device}", *reasons])
+        return Choice(names, why, (lambda reason: first(rest, [f"not {name_of(names)!r}: {reason}"])) if rest else None)
 
-    return choice(able)
+    def first(names: Sequence[Sequence[str]], reasons: Sequence[str]) -> Choice:
+        for n, several in enumerate(names):
+            found = [f"not {name!r}: {why}" for name in several for why in _why_not(name, device, open_sizes)]
+            if not found:
+                return choice(several, names[n + 1 :], reasons)
+            reasons = [*reasons, *found]
+        return choice(PLAIN, (), reasons)
+
+    return first(best, ())
 
 
 def choice_for(inputs: Iterable[object], *, open_sizes: bool) -> Choice:
@@ -118,10 +122,6 @@ def choice_for(inputs: Iterable[object], *, open_sizes: bool) -> Choice:
 def cpp_compiler() -> str | None:
     """Where there is a C++ compiler, or None."""
     return next(filter(None, map(shutil.which, ("c++", "g++", "clang++", "cl"))), None)
-
-
-def _why_none(names: Sequence[str], device: str, open_sizes: bool) -> Iterator[str]:
-    yield from (f"not {name!r}: {why}" for name in names for why in _why_not(name, device, open_sizes))
 
 
 def _why_not(name: str, device: str, open_sizes: bool) -> Iterator[str]:

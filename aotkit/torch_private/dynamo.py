@@ -106,19 +106,21 @@ class _Hooks:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._module, self._next, self._known = module, -1, list[tuple[int, ...]]()
+        self._module, self._next, self._known = module, -1, list[Any]()
 
     def have_come(self) -> bool:
         """Whether there are others than at the last call."""
         before, self._next = self._next, RemovableHandle.next_id
         if before == self._next:
             return False
-        known, self._known = self._known, [tuple(map(len, _hooks_of(part))) for part in self._module.modules()]
+        known, self._known = self._known, [*map(_hooks_of, self._module.modules())]
         return before >= 0 and known != self._known
 
 
-def _hooks_of(module: nn.Module) -> Sequence[Any]:
-    return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+def _hooks_of(module: nn.Module) -> Sequence[Sequence[int]]:
+    """Their numbers, of which none comes twice."""
+    kinds = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return [*map(tuple, kinds)]
 
 
 def _another(backend: Callable[..., Any]) -> Callable[..., Any]:

@@ -187,7 +187,7 @@ class Operations:
         first, last = start // size, -(-end // size)
         if last - first > 1 and (start % size or end % size):
             axis = Axis(end - start)
-            found = self._at(x, (outer, *inner), index(axis, start, dtype=torch.int32))
+            found = self._at(x, (outer, *inner), _position(axis, start))
             return self._with_axes(found, x, dim, [axis])
         axis = Axis(last - first)
         x = self._substituted(x, {outer: (axis, first)})
@@ -266,7 +266,7 @@ class Operations:
         if outer:
             guard, (one, *more) = self._inside(axis, first, first + size), leaves(outer)
             if more:
-                moved = self._at(x, (one, *more), index(axis, -first, dtype=torch.int32), guard)
+                moved = self._at(x, (one, *more), _position(axis, -first), guard)
             else:
                 moved = self._substituted(x, {one: (axis, -first)}, guard)
         return self._with_axes(moved, x, dim, (axis, *inner))
@@ -331,3 +331,8 @@ class Operations:
         kept = tuple(() if d in dims else a for d, a in enumerate(x.dims) if keepdim or d not in dims)
         found = self._value("reduction", x.type, kept, [x], (name, axes))
         return found if axes else viewed(x, kept)
+
+
+def _position(axis: Axis, start: int) -> Value:
+    """That along an axis, of as few bits as it takes: it is divided."""
+    return index(axis, start, dtype=torch.int32 if axis.size + abs(start) < 2**31 else torch.int64)

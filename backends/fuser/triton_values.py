@@ -119,7 +119,10 @@ class Values:
         buffer, steps, strides, offset = node.data
         values = [self._value(x) for x in node.args]
         masks = values[len(steps) :]
-        chosen = "".join(f" + {name} * {number(step)}" for name, step in zip(values, steps, strict=False))
+        places = [
+            f"{v}.to({self._index})" if x.type is torch.int32 else v for v, x in zip(values, node.args, strict=True)
+        ]
+        chosen = "".join(f" + {at} * {number(step)}" for at, step in zip(places, steps, strict=False))
         inner = any(a in self._schedule.inner for a, _ in strides)
         outer = any(a in self._schedule.rows for a, _ in strides)
         masks += ["rm"] * (inner and self._inner_mask()) + ["xm"] * (outer and self._row_mask())

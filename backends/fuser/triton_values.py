@@ -119,9 +119,8 @@ class Values:
         buffer, steps, strides, offset = node.data
         values = [self._value(x) for x in node.args]
         masks = values[len(steps) :]
-        places = [
-            f"{v}.to({self._index})" if x.type is torch.int32 else v for v, x in zip(values, node.args, strict=True)
-        ]
+        short = [x.type is torch.int32 for x in node.args]
+        places = [f"{v}.to({self._index})" if is_short else v for v, is_short in zip(values, short, strict=True)]
         chosen = "".join(f" + {at} * {number(step)}" for at, step in zip(places, steps, strict=False))
         inner = any(a in self._schedule.inner for a, _ in strides)
         outer = any(a in self._schedule.rows for a, _ in strides)

@@ -74,9 +74,10 @@ class Unsuited(BaseException):
 def _examine(choice: Choice, then: Callable[..., None] | None, gm: GraphModule, inputs: Any) -> None:
     """Before the joint pass that comes then."""
     several = [backend for _, backend in named_backends(choice.names)]
-    if choice.otherwise is not None and (reason := why_unsuited(several, gm)) is not None:
-        if (other := choice.otherwise(reason)).names != PLAIN:
-            raise Unsuited(other)
+    reason = why_unsuited(several, gm)
+    other = None if reason is None or choice.otherwise is None else choice.otherwise(reason)
+    if other is not None and other.names != PLAIN:
+        raise Unsuited(other)
     if then is not None:
         then(gm, inputs)
 

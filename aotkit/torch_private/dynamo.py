@@ -78,9 +78,10 @@ def dynamo_compile(
     limit: Any = limits(skip_nnmodule_hook_guards=hooks is not None)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal compiled, parts, hooks, limit
+        nonlocal backend, compiled, parts, hooks, limit
         if hooks is not None and hooks.have_come():  # once more, with Dynamo's guards of them
-            compiled, parts = _compiled_by_dynamo(fn, _another(backend), dynamic)
+            backend = _another(backend)
+            compiled, parts = _compiled_by_dynamo(fn, backend, dynamic)
             hooks, limit = None, limits(skip_nnmodule_hook_guards=False)
         if parts and any(map(operator.is_not, parts, _parts(fn))):  # a notebook has loaded it anew
             compiled, parts = _compiled_by_dynamo(fn, backend, dynamic)

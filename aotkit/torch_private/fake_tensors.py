@@ -9,6 +9,8 @@ from torch import Tensor
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule
 
+from aotkit.torch_private.dispatch import AsInEager
+
 
 def outside_fake_mode() -> Any:
     """Compilers run under this, so that they can do real tensor work."""
@@ -20,7 +22,7 @@ def outside_fake_mode() -> Any:
 @contextmanager
 def outside_tracing() -> Iterator[None]:
     """Partitioners compute with real tensors under this. Tracing would send each operation through Python."""
-    with outside_fake_mode(), torch._C._DisablePythonDispatcher():
+    with outside_fake_mode(), AsInEager():
         yield
 
 

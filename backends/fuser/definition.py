@@ -90,12 +90,12 @@ class Operations:
         """An input as a load."""
         if value.kind != "input":
             return value
-        number, strides = value.data
-        if number not in self._loads:
+        buffer, strides = value.data
+        if buffer not in self._loads:
             steps = zip(value.dims, strides, strict=True)
             terms = tuple((axes[0], stride) for axes, stride in steps if axes and stride)
-            self._loads[number] = self._value("load", value.type, value.dims, data=(number, (), terms, 0))
-        return self._loads[number]
+            self._loads[buffer] = self._value("load", value.type, value.dims, data=(buffer, (), terms, 0))
+        return self._loads[buffer]
 
     def _value(self, kind: str, dtype: torch.dtype, dims: Dims, args: Sequence[Value] = (), data: Any = None) -> Value:
         return Value(kind, dtype, self._axes.known(dims), tuple(args), data)
@@ -232,7 +232,7 @@ class Operations:
         pieces = [self._placed(x, dim, axis, start, step) for x, start in zip(parts, starts, strict=False)]
         found = pieces.pop()
         for piece, end in reversed(list(zip(pieces, ends, strict=False))):
-            test = self._pointwise("lt", index(axis), self._integer(end // step))
+            test = self._pointwise("lt", index(axis), number(end // step, torch.int64))
             found = self.where(self._along(test, found, dim), piece, found)
         return found
 
@@ -274,15 +274,12 @@ class Operations:
     def _inside(self, axis: Axis, start: int, end: int) -> Value:
         at = index(axis)
         bounds = [(name, n) for name, n in (("ge", start), ("lt", end)) if 0 < n < axis.size]
-        tests = [self._pointwise(name, at, self._integer(n)) for name, n in bounds]
+        tests = [self._pointwise(name, at, number(n, torch.int64)) for name, n in bounds]
         return conjunction(tests) if tests else viewed(Value("constant", torch.bool, (), data=True), [(axis,)])
 
     def _along(self, test: Value, like: Value, dim: int) -> Value:
         """A test of positions along the outermost axis of a dimension, as a tensor with the axes of that dimension."""
         return viewed(test, [like.dims[dim] if d == dim else () for d in range(like.ndim)])
-
-    def _integer(self, number: int) -> Value:
-        return Value("constant", torch.int64, (), data=number)
 
     def full(self, shape: Sequence[int], number: Value, dtype: torch.dtype) -> Value:
         return self._value("constant", dtype, fresh(shape), data=number.data)
@@ -313,17 +310,14 @@ class Operations:
         """In two passes over the values: the mean, then the squares of what is left."""
         x = self.read(x)
         count = math.prod(x.shape[d] for d in dims)
-        mean = self._pointwise("truediv", self._reduction("sum", x, dims, True), self._number(x, count))
+        mean = self._pointwise("truediv", self._reduction("sum", x, dims, True), number(float(count), x.type))
         rest = self._pointwise("sub", x, mean)
         squares = self._reduction("sum", self._pointwise("mul", rest, rest), dims, keepdim)
-        var = self._pointwise("truediv", squares, self._number(x, count - correction))
+        var = self._pointwise("truediv", squares, number(float(count - correction), x.type))
         return var, mean if keepdim else self.squeeze(mean, list(dims))
 
     def var(self, x: Value, dims: Sequence[int], correction: int, keepdim: bool) -> Value:
         return self.var_mean(x, dims, correction, keepdim)[0]
-
-    def _number(self, x: Value, number: float) -> Value:
-        return Value("constant", x.type, (), data=float(number))
 
     def _reduction(self, name: str, x: Value, dims: Sequence[int], keepdim: bool) -> Value:
         x = self.read(x)

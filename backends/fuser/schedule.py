@@ -102,8 +102,11 @@ def _times(number: int, factor: float | None) -> int:
 def _chosen(loops: Loops, kernel: Kernel) -> Schedule:
     order, nearest = layout(loops, kernel)
     if kernel.inner is None:
-        few = _few_neighbours(loops, kernel) if len(nearest) > 1 else None
-        return _crossing(loops, order, nearest) if len(nearest) > 1 and not few else _flat(loops, kernel, few or order)
+        if len(nearest) > 1:
+            if (found := _few_neighbours(loops, kernel)) is None:
+                return _crossing(loops, order, nearest)
+            order = found
+        return _flat(loops, kernel, order)
     inner = tuple(a for a in order if a in kernel.inner)
     kept = [a for a in order if a in kernel.rows - kernel.summed]
     rows = (*kept, *(a for a in order if a in kernel.summed))

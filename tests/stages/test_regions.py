@@ -1,5 +1,6 @@
 """Backends that take parts of graphs, and lists of backends: what goes where, and the same results as ever."""
 
+import dataclasses
 import graphlib
 import operator
 import random
@@ -348,6 +349,23 @@ def test_a_broadcast_of_three_dimensions_is_worth_a_region(toy, pointwise):
         toy.given.clear()
         aotkit.compile(lambda x, other: (x @ x) * other, backend=pointwise)(x, other)
         assert len(toy.given) == size
+
+
+def test_tables_may_undo_each_others_rules(pointwise):
+    def as_product(x):
+        return aten.mul.Tensor(x, -1)
+
+    def as_negation(x, factor):
+        return aten.neg.default(x) if isinstance(factor, int) and factor == -1 else NotImplemented
+
+    def whole(gm, example_inputs):
+        return gm
+
+    first = dataclasses.replace(pointwise, decompositions={aten.neg.default: as_product})
+    other = aotkit.Backend(whole, decompositions={aten.mul.Tensor: as_negation})
+    x = torch.randn(3, requires_grad=True)
+    fast = aotkit.compile(lambda x: (-x).exp() * -1 * 2, backend=[first, other])
+    assert fast.report(x).passed
 
 
 def test_strict_names_what_nobody_takes(pointwise):

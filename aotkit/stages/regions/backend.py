@@ -78,8 +78,10 @@ def shared(
 
 
 def _decompositions(backends: Sequence[Backend]) -> Decompositions:
-    tables = map(decompositions_of, reversed(backends))
-    return {operator: _once(operator, rule) for table in tables for operator, rule in table.items()}
+    first, *others = map(decompositions_of, backends)
+    # Of rules that undo each other, one is of another table than the first.
+    rules = {op: _once(op, rule) for table in reversed(others) for op, rule in table.items()}
+    return {**rules, **first}
 
 
 def _once(operator: Any, rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
@@ -19,26 +18,21 @@ from aotkit.passes import (
     copy_graph,
     digest,
     graph_data,
-    in_chunks,
     is_operation,
-    is_pointwise,
     is_symbol,
     operator_name,
     producer,
     promise_strides,
     results_of,
     source_line,
-    tensors_of,
 )
 from aotkit.stages.calls import Product, blaming, boxed_call, checked_once
 from aotkit.stages.graph_launches import Around, Kernel, data_of, explained, source_of
-from aotkit.stages.regions.finding import Operations, find_regions, is_copy
+from aotkit.stages.regions.finding import Operations, aten_kernels, find_regions, is_copy
 from aotkit.stages.regions.parts import Part, inputs_of, parts_in_order, run_parts, subgraph
 from aotkit.torch_private.aotautograd import part_of_graph
 
 _log = logging.getLogger("aotkit")
-# Of ATen, for one operation; others have 1. Padding fills all, then copies; of what is in chunks there are many.
-ATEN_KERNELS: dict[Any, int] = {torch.ops.aten.constant_pad_nd.default: 2, in_chunks: 100}
 NO_TENSORS = "computes no tensors that are read one by one"
 
 
@@ -79,18 +73,6 @@ class Choice:
         if reason is not None and not isinstance(reason, str):
             raise TypeError(f"`declines` of backend {self.name!r} must return a reason or None, not {reason!r}.")
         return reason
-
-
-def _aten_kernels(op: Node) -> int:
-    """How many of ATen's kernels an operation is worth: to broadcast in three dimensions or more takes as long as two.
-
-    64 x 4 x 128 x 128 times a number for each of the 64 takes 17 us on an H200, and 10 by a kernel of its own.
-    """
-    value = op.meta.get("val")
-    if not isinstance(value, Tensor) or value.dim() < 3 or not is_pointwise(op):
-        return ATEN_KERNELS.get(op.target, 1)
-    sizes = [x.shape for node in op.all_input_nodes for x in tensors_of(node) if x.numel() != 1]
-    return 2 if any(size != value.shape for size in sizes) else 1
 
 
 def _is_offered(op: Node) -> bool:
@@ -216,7 +198,7 @@ class _Division:
             own = self._ops.nodes_of(region)
             sources = self._sources(choice, own)
             nodes = sorted({*own, *sources})
-            size = sum(_aten_kernels(op) for op in region if op not in self._ops.views)
+            size = sum(aten_kernels(op) for op in region if op not in self._ops.views)
             if size < self._options.min_region_size:
                 text = f"in a region of {size}, and min_region_size is {self._options.min_region_size}"
                 refused |= dict.fromkeys(region, text)

@@ -47,7 +47,7 @@ def why_unsuited(backends: Sequence[Backend], gm: GraphModule) -> str | None:
 def _bytes(op: Node) -> int:
     """Of what an operation reads and returns, at the sizes that it is traced for."""
     tensors = [tensor for node in (op, *op.all_input_nodes) for tensor in tensors_of(node)]
-    return sum(t.dtype.itemsize * math.prod(size_hint(n) or 1 for n in t.shape) for t in tensors)
+    return sum(size_hint(math.prod(t.shape) * t.dtype.itemsize) or 0 for t in tensors)
 
 
 def is_of_a_library(op: Node) -> bool:

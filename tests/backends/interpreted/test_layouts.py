@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import aotkit
-from tests.backends.interpreted.comparing import agree, comparing, train
+from tests.backends.interpreted.comparing import IS_INTERPRETED, agree, comparing, fused, train
 
 LAYOUTS = {
     "dense": lambda: torch.randn(2, 3, 4, 5),
@@ -97,3 +97,16 @@ PARTS = {
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_that_do_not_end_where_axes_do(name):
     train(PARTS[name], torch.randn(2, 12, 12, 5, requires_grad=True))
+
+
+@pytest.mark.parametrize("shuffle", [torch.nn.functional.pixel_shuffle, torch.nn.functional.pixel_unshuffle])
+def test_parts_that_take_turns_are_walked_in_their_order(shuffle):
+    regions = train(lambda x: shuffle(x, 2).exp(), torch.randn(2, 8, 6, 10, requires_grad=True))
+    if IS_INTERPRETED:
+        (forward, *_) = (launch.schedule for region in regions for launch in fused(region).launches)
+        assert len(forward.inner) == 5
+
+
+def test_arithmetic_of_booleans_is_logic():
+    x, y = torch.randn(4, 6) > 0, torch.randn(4, 6) > 0
+    agree(lambda x, y: (x * y, x + y, torch.maximum(x, y), torch.minimum(x, y)), x, y)

@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 
 from aotkit.backends.fusion_definition.decompositions import lowered_decompositions as decompositions
 from aotkit.backends.fusion_definition.engine import Around
-from aotkit.backends.fusion_definition.products import prepare_products
+from aotkit.backends.fusion_definition.preparing import prepare
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import declining
 from aotkit.interfaces import Backend
@@ -35,7 +35,7 @@ class Engine:
 
     module: Any
     name = NAME
-    of_open_sizes = None
+    of_open_sizes, indexes = None, False
 
     @property
     def DataType(self) -> Any:
@@ -101,7 +101,7 @@ def unavailable() -> str | None:
 backend = Backend(
     fw_compiler=compile_graph,
     decompositions=decompositions,
-    joint_pass=prepare_products,
+    joint_pass=prepare,
     fixed_sizes=True,
     declines=declining("cuda", NAME),
     unavailable=unavailable,

@@ -60,6 +60,7 @@ from aotkit.passes.saved_inputs import copy_saved_mutated_inputs, save_viewed_in
 from aotkit.passes.source import credit_backward, module_path, module_stack, recording_source, source_line, user_line
 from aotkit.passes.statistics import NORMALIZATIONS, correct_statistics
 from aotkit.passes.views import share_viewed_memory, views_behind
+from aotkit.passes.windows import has_equal_windows, nearest_step
 
 __all__ = [
     "COPY",
@@ -101,6 +102,7 @@ __all__ = [
     "graph_of",
     "group_argument",
     "group_of",
+    "has_equal_windows",
     "has_torch_operators",
     "hidden_copies",
     "holds_address",
@@ -119,6 +121,7 @@ __all__ = [
     "module_stack",
     "must_save",
     "mutated_inputs",
+    "nearest_step",
     "operator_name",
     "output_nodes",
     "packet_name",

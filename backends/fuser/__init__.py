@@ -21,7 +21,7 @@ from aotkit.backends.fuser.tuning import Tuning
 from aotkit.backends.fuser.values import Value, below
 from aotkit.backends.fusion_definition.decompositions import lowered_decompositions
 from aotkit.backends.fusion_definition.engine import Around
-from aotkit.backends.fusion_definition.products import prepare_products
+from aotkit.backends.fusion_definition.preparing import prepare
 from aotkit.backends.fusion_definition.region import compile_region
 from aotkit.backends.fusion_definition.table import declining
 from aotkit.errors import CompileError
@@ -92,6 +92,11 @@ class Engine:
     def of_open_sizes(self) -> "Engine":
         """With kernels that serve many sizes."""
         return type(self)(self.target.of_open_sizes, self.tuning)
+
+    @property
+    def indexes(self) -> bool:
+        """Not on a CPU, where ATen raises an error for an index out of range."""
+        return self.target.indexes
 
     def version(self) -> str:
         """The compiler of its kernels, and how that is called.
@@ -173,7 +178,7 @@ def unavailable() -> str | None:
 backend = Backend(
     fw_compiler=compile_graph,
     decompositions=decompositions,
-    joint_pass=prepare_products,
+    joint_pass=prepare,
     declines=declines,
     load=load,
     unavailable=unavailable,

@@ -41,7 +41,7 @@ FLAGS = (
 class Cpp:
     """For CPUs."""
 
-    language = "C++"
+    language, indexes = "C++", False
     operations: Mapping[str, Any] = OPERATIONS
     reductions: Mapping[str, Any] = REDUCTIONS
 

@@ -12,18 +12,16 @@ from typing import Any
 import torch
 
 from aotkit.backends.fuser.axes import Axes, Axis, Conflict, Dims, fresh, leaves
+from aotkit.backends.fuser.chosen import at, by_index, position
 from aotkit.backends.fuser.values import (
     Substitution,
     Value,
     axes_of,
-    below,
-    combined,
     conjunction,
     index,
     number,
     viewed,
 )
-from aotkit.errors import CompileError
 
 TO_BOOLEAN = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not", "logical_and", "logical_or"}
 
@@ -113,7 +111,7 @@ class Operations:
             try:
                 dims = self._together(x, dims)
             except Conflict:  # x and x.T: what the other is computed of is computed anew along axes of its own
-                x = self._substituted(x, {axis: (Axis(axis.size), 0) for axis in axes_of(x)})
+                x = self._anew(x)
                 dims = self._together(x, dims)
             aligned.append(x)
         return aligned, dims
@@ -125,6 +123,9 @@ class Operations:
             if axes and other:
                 self._axes.unify(axes, other)
         return self._axes.known(tuple(other or axes for axes, other in zip(own, dims, strict=True)))
+
+    def _anew(self, x: Value) -> Value:
+        return self._substituted(x, {axis: (Axis(axis.size), 0) for axis in axes_of(x)})
 
     def _substituted(
         self, x: Value, axes: Mapping[Axis, tuple[Axis, int] | Value], guard: Value | None = None
@@ -187,7 +188,7 @@ class Operations:
         first, last = start // size, -(-end // size)
         if last - first > 1 and (start % size or end % size):
             axis = Axis(end - start)
-            found = self._at(x, (outer, *inner), _position(axis, start))
+            found = at(x, {(outer, *inner): position(axis, start)}, self._axes.known)
             return self._with_axes(found, x, dim, [axis])
         axis = Axis(last - first)
         x = self._substituted(x, {outer: (axis, first)})
@@ -196,32 +197,9 @@ class Operations:
         start, end = start - first * size, end - first * size
         return x if (start, end) == (0, axis.size * size) else self._part(x, dim, start, end)
 
-    def _at(self, x: Value, axes: Sequence[Axis], position: Value, guard: Value | None = None) -> Value:
-        """What is at positions that are values, along axes that follow each other; its dimensions are not told.
-
-        Raises:
-            CompileError: a reduction that is one value for several of them would be computed anew for each.
-        """
-        for v in below([x]):
-            rows = (axes_of(v) - {*leaves(v.data[1])}) & {*axes} if v.kind == "reduction" else ()
-            if 0 < len(rows) < len(axes):
-                raise CompileError(
-                    f"a part of a dimension of {[a.size for a in axes]}, and a reduction along one of them"
-                )
-        chosen: dict[Axis, tuple[Axis, int] | Value] = {}
-        for axis in reversed(axes[1:]):
-            size = number(axis.size, position.type)
-            before = combined("div", position, size)
-            chosen[axis] = combined("sub", position, combined("mul", before, size))
-            position = before
-        chosen[axes[0]] = position
-        return self._substituted(x, chosen, guard)
-
     def _with_axes(self, x: Value, like: Value, dim: int, axes: Sequence[Axis]) -> Value:
         """With the dimensions of another one, of which one has these axes."""
-        found = viewed(x, [axes if d == dim else old for d, old in enumerate(like.dims)])
-        self._axes.known(found.dims)
-        return found
+        return self._told(x, [axes if d == dim else old for d, old in enumerate(like.dims)])
 
     def cat(self, parts: Sequence[Value], dim: int) -> Value:
         parts = [self.read(x) for x in parts]
@@ -234,6 +212,30 @@ class Operations:
         for piece, end in reversed(list(zip(pieces, ends, strict=False))):
             test = self._pointwise("lt", index(axis), number(end // step, torch.int64))
             found = self.where(self._along(test, found, dim), piece, found)
+        return found
+
+    def take(self, x: Value, indices: Mapping[int, Value], place: int) -> Value:
+        """`x` where dimensions have these indices, of one shape, whose dimensions are at a place among the others.
+
+        What it is where an index is out of range is not told.
+        """
+        x, (first, *others) = self._anew(self.read(x)), [self.read(i) for i in indices.values()]
+        given, dims = self._aligned([first, *others])
+        found = by_index(x, dict(zip(indices, given, strict=True)), self._axes.known)
+        kept = [axes for d, axes in enumerate(x.dims) if d not in indices]
+        return self._told(found, [*kept[:place], *dims, *kept[place:]])
+
+    def take_along(self, x: Value, indices: Value, dim: int) -> Value:
+        """`x` where a dimension has indices that are others for each position along the others."""
+        x, indices = self._anew(self.read(x)), self.read(indices)
+        for d, (axes, other) in enumerate(zip(x.dims, indices.dims, strict=True)):
+            if d != dim and axes:
+                self._axes.unify(axes, other)
+        return self._told(by_index(x, {dim: indices}, self._axes.known), indices.dims)
+
+    def _told(self, x: Value, dims: Sequence[Sequence[Axis]]) -> Value:
+        found = viewed(x, dims)
+        self._axes.known(found.dims)
         return found
 
     def pad(self, x: Value, widths: Sequence[int], filler: Value) -> Value:
@@ -266,7 +268,7 @@ class Operations:
         if outer:
             guard, (one, *more) = self._inside(axis, first, first + size), leaves(outer)
             if more:
-                moved = self._at(x, (one, *more), _position(axis, -first), guard)
+                moved = at(x, {(one, *more): position(axis, -first)}, self._axes.known, guard)
             else:
                 moved = self._substituted(x, {one: (axis, -first)}, guard)
         return self._with_axes(moved, x, dim, (axis, *inner))
@@ -325,8 +327,3 @@ class Operations:
         kept = tuple(() if d in dims else a for d, a in enumerate(x.dims) if keepdim or d not in dims)
         found = self._value("reduction", x.type, kept, [x], (name, axes))
         return found if axes else viewed(x, kept)
-
-
-def _position(axis: Axis, start: int) -> Value:
-    """That along an axis, of as few bits as it takes: it is divided."""
-    return index(axis, start, dtype=torch.int32 if axis.size + abs(start) < 2**31 else torch.int64)

@@ -61,9 +61,11 @@ class Target(Protocol):
         language: of the code.
         operations, reductions: for which there is code, by name.
         preferences: names of schedules that a kernel may have instead of the model's own choice.
+        indexes: whether kernels may read by index, without an error for one that is out of range.
     """
 
     language: str
+    indexes: bool
     operations: Mapping[str, Any]
     reductions: Mapping[str, Any]
 

@@ -34,7 +34,7 @@ class Triton:
         templates: of kernels for many sizes; None: of those that are given alone.
     """
 
-    language = "Triton"
+    language, indexes = "Triton", True
     operations: Mapping[str, Any] = OPERATIONS
     reductions: Mapping[str, Any] = REDUCTIONS
     preferences: Collection[str] = PREFERENCES

@@ -49,10 +49,11 @@ class Builder:
 
     Attributes:
         ops: the definition's operations.
+        indexes: whether these read by index.
     """
 
     def __init__(self, engine: Engine, definition: Definition) -> None:
-        self.ops = definition.ops
+        self.ops, self.indexes = definition.ops, engine.indexes
         self._engine, self._definition = engine, definition
         self._types = {dtype: getattr(engine.DataType, name) for dtype, name in DTYPES.items()}
         self._dtypes = {datatype: dtype for dtype, datatype in self._types.items()}
@@ -143,6 +144,8 @@ class Builder:
 
 class Nothing:
     """Stands for an engine where a lowering is only asked whether it takes a node, and for all that is the engine's."""
+
+    indexes = False
 
     def __getattr__(self, name: str) -> "Nothing":
         return self

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aotkit.backends.fusion_definition.windows import window_decompositions
 from aotkit.interfaces import Decompositions
 from aotkit.torch_private.dispatch import core_decompositions
 
@@ -60,12 +61,40 @@ def lowered_decompositions() -> Decompositions:
     """Into operators of the table."""
     core = {op: rule for op, rule in core_decompositions(COMPOSITE).items() if op.overloadpacket not in WHOLE}
     own: Decompositions = {
+        aten.cat.default: _cat,
+        aten.index_put.default: _index_put,
         aten.roll.default: _roll,
         aten.repeat.default: _repeat,
         aten.eye.default: _eye,
         aten.eye.m: _eye,
     }
-    return {**core, **own}
+    return {**core, **window_decompositions(), **own}
+
+
+def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
+    """Without those that have no elements, as the keys before the first of a cache."""
+    kept = [x for x in tensors if not (x.dim() == 1 and x.shape[0] == 0)]
+    if len(kept) == len(tensors) or not kept or len({x.dtype for x in tensors}) > 1:
+        return NotImplemented
+    return kept[0].clone() if len(kept) == 1 else torch.cat(kept, dim)
+
+
+def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
+    """On a GPU, what is added up: ATen would sort the indices."""
+    given = [(dim, i) for dim, i in enumerate(indices) if i is not None]
+    if not accumulate or x.device.type == "cpu" or len(given) != 1 or not x.is_floating_point():
+        return NotImplemented
+    ((dim, at),) = given
+    return added_by_index(x, dim, at, values) if at.dtype in (torch.int64, torch.int32) else NotImplemented
+
+
+def added_by_index(x: Tensor, dim: int, indices: Tensor, values: Tensor) -> Tensor:
+    """`x.index_put((..., indices), values, accumulate=True)`, added up in at least 32 bits."""
+    before, after = x.shape[:dim], x.shape[dim + 1 :]
+    values = values.expand(*before, *indices.shape, *after).reshape(*before, -1, *after)
+    indices = torch.where(indices < 0, indices + x.shape[dim], indices).reshape(-1)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return x.to(wide).index_add(dim, indices, values.to(wide)).to(x.dtype)
 
 
 def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:

@@ -62,6 +62,11 @@ class Engine(Protocol):
         """The one for definitions that are alike but for sizes, which share what they can; None if sizes are fixed."""
         ...
 
+    @property
+    def indexes(self) -> bool:
+        """Whether its definitions have `take` and `take_along`, which read by index."""
+        ...
+
     def version(self) -> str | None:
         """What decides what its kernels compute, besides definitions and aotkit; None where that cannot be told."""
         ...

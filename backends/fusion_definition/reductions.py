@@ -63,8 +63,8 @@ def variance(
     return getattr(b.ops, name)(value, dims=dims, correction=int(correction), keepdim=keepdim)
 
 
-def gather(b: Builder, node: Node, x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
-    """NaN for an index out of range, for which ATen ends the process."""
+def gather_one(b: Builder, node: Node, x: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Any:
+    """One element of each row. NaN for an index out of range, for which ATen ends the process."""
     chosen, dim = _chosen(b, x, dim, index)
     dtype = compute_type(x)
     if not dtype.is_floating_point:
@@ -114,7 +114,6 @@ REDUCTIONS: dict[Any, Lowering] = {
     aten.any.dims: any_,
     aten.var.correction: partial(variance, "var"),
     aten.var_mean.correction: partial(variance, "var_mean"),
-    aten.gather.default: gather,
     aten.scatter.value: scattered,
     aten.scatter.src: scattered,
     aten.scatter_add.default: partial(scattered, add=True),

@@ -11,13 +11,14 @@ from torch.fx.node import map_arg
 
 from aotkit.backends.fusion_definition.builder import DTYPES, Builder, Declined, Nothing, Rehearsal
 from aotkit.backends.fusion_definition.engine import Engine
+from aotkit.backends.fusion_definition.indexing import INDEXING
 from aotkit.backends.fusion_definition.open_sizes import with_hints
 from aotkit.backends.fusion_definition.pointwise import POINTWISE, Lowering
 from aotkit.backends.fusion_definition.reductions import REDUCTIONS
 from aotkit.backends.fusion_definition.shapes import SHAPES
 from aotkit.errors import CompileError
 
-TABLE: dict[Any, Lowering] = {**POINTWISE, **REDUCTIONS, **SHAPES}
+TABLE: dict[Any, Lowering] = {**POINTWISE, **REDUCTIONS, **SHAPES, **INDEXING}
 MOST_DIMENSIONS = 8
 aten = torch.ops.aten
 

@@ -187,7 +187,7 @@ def reasons(fn, *args):
     return [reason for n in nodes if (reason := DECLINES(n)) is not None]
 
 
-@pytest.mark.parametrize("reason", REFUSED)
+@pytest.mark.parametrize("reason", sorted({*REFUSED} - {"more than one index"}))  # of which nvFuser has none
 def test_what_the_table_does_not_take_is_declined(reason):
     assert any(reason.replace("nvFuser", "the fuser") in r for r in reasons(REFUSED[reason], torch.rand(3, 4)))
 

@@ -24,6 +24,7 @@ LIBRARY = frozenset({
 })  # fmt: skip
 SMALL = 64  # times less to move than for the largest operation: it does not matter who does that
 SORTING = {"index_put", "_unsafe_index_put"}  # but not where ATen sorts before it writes
+BY_INDEX = {"embedding", "index", "index_select", "gather"}  # read as many elements as they return, not all
 FAMILIES = ("_scaled_dot_product_", "_flash_attention_", "_efficient_attention_", "_fft_", "linalg_", "_linalg_")
 GENERATED = {"linalg_cross", "linalg_vector_norm"}
 
@@ -45,8 +46,9 @@ def why_unsuited(backends: Sequence[Backend], gm: GraphModule) -> str | None:
 
 
 def _bytes(op: Node) -> int:
-    """Of what an operation reads and returns, at the sizes that it is traced for."""
-    tensors = [tensor for node in (op, *op.all_input_nodes) for tensor in tensors_of(node)]
+    """Of what an operation reads and returns, at the sizes that it is traced for; by index, as much as it returns."""
+    read = [op, *op.all_input_nodes[1:]] if packet_name(op) in BY_INDEX else op.all_input_nodes
+    tensors = [tensor for node in (op, *read) for tensor in tensors_of(node)]
     return sum(size_hint(math.prod(t.shape) * t.dtype.itemsize) or 0 for t in tensors)
 
 
@@ -57,5 +59,10 @@ def is_of_a_library(op: Node) -> bool:
         return True
     name = packet_name(op)
     known = name in LIBRARY or (name.startswith(FAMILIES) and name not in GENERATED)
-    known |= torch.Tag.nondeterministic_seeded in target.tags
+    known |= torch.Tag.nondeterministic_seeded in target.tags or _copies_to_another_device(op)
     return known or target.namespace not in ("aten", "prims")
+
+
+def _copies_to_another_device(op: Node) -> bool:
+    tensors = [tensor for node in (op, *op.all_input_nodes) for tensor in tensors_of(node)]
+    return packet_name(op) in ("_to_copy", "copy") and len({tensor.device for tensor in tensors}) > 1

@@ -7,7 +7,7 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args
 from torch import nn
 
 from aotkit.capture import Check, Randomness, require_check
-from aotkit.compiled import CompiledFunction, compile_module
+from aotkit.compiled import CompiledFunction, compile_callable
 from aotkit.interfaces import Partitioner
 from aotkit.registry import AUTOTUNE, BackendSpec
 from aotkit.tuning import TunedFunction
@@ -96,4 +96,4 @@ def compile(
     if fn is None:
         return functools.partial(compile, **options)
     make: Any = TunedFunction if backend == AUTOTUNE else CompiledFunction
-    return compile_module(fn, options, make) if isinstance(fn, nn.Module) else make(fn, options)
+    return compile_callable(fn, options, make)

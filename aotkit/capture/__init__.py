@@ -15,7 +15,7 @@ from aotkit.capture.later import Check, require_check
 from aotkit.capture.named import is_importable
 from aotkit.capture.piece import CapturedGraph
 from aotkit.capture.recipe import Randomness, Recipe, recipe_of
-from aotkit.capture.refusals import EagerOnly, OwnError
+from aotkit.capture.refusals import EagerOnly, OwnError, why_later
 from aotkit.capture.shared_random import SharedRandom
 from aotkit.capture.together import FirstCall
 from aotkit.capture.watching import TensorReads
@@ -47,4 +47,5 @@ __all__ = [
     "is_importable",
     "recipe_of",
     "require_check",
+    "why_later",
 ]

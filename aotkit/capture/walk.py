@@ -183,6 +183,8 @@ class Walk:
 
     def _module(self, value: nn.Module, variable: str, name: str) -> None:
         self.require_no_recurrence(value, name)
+        if isinstance(value, torch.jit.ScriptModule):
+            raise EagerOnly(f"{name or type(value).__name__!r} is compiled by torch.jit")
         prefix = f"{name}." if name else ""
         state = vars(value)
         found = self._source.require_module(variable, value)
@@ -279,6 +281,8 @@ class Walk:
             if key in held:
                 self.visit(held[key], f"{variable}.__globals__[{key!r}]", key, Item(held, key))
             else:
+                if self._plain and key == "print":
+                    raise EagerOnly(f"{function.__qualname__!r} prints, which a compiled graph would not")
                 self.reached.global_of_python(key)
                 self.slots.append(Slot(key, Item(held, key), MISSING))
                 self._source.require(f"{key!r} not in {variable}.__globals__")

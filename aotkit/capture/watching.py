@@ -122,7 +122,7 @@ def no_other_randomness(name: str) -> Iterator[None]:
             f"{name!r} draws random numbers from Python's or NumPy's generator; a compiled graph would repeat the "
             "same ones for ever. Draw with torch, or pass the numbers as arguments."
         )
-    if torch.initial_seed() != seed:
+    if generator.was_seeded or torch.initial_seed() != seed:
         raise TraceError(f"{name!r} seeds torch's random generator; a compiled graph would not. Seed outside of it.")
     if generator.was_set:
         raise TraceError(

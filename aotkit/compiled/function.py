@@ -25,6 +25,7 @@ from aotkit.capture import (
     OwnError,
     is_importable,
     recipe_of,
+    why_later,
 )
 from aotkit.checking import CheckReport, raise_if_different
 from aotkit.compiled.explanation import Explanation
@@ -58,9 +59,8 @@ class CompiledFunction(Generic[P, R]):
         # The attributes of a callable object are its own state; those of a function describe it.
         functools.update_wrapper(self, fn, updated=("__dict__",) if inspect.isroutine(fn) else ())
         self._options = options
-        capture = options["capture"]
-        names = options["backend"], options["partition"]
-        self._recipe = recipe_of(fn, *names, bool(options["dynamic"]), options["random"])
+        capture, dynamic = options["capture"], bool(options["dynamic"])
+        self._recipe = recipe_of(fn, options["backend"], options["partition"], dynamic, options["random"])
         check, later = bool(options["check"]), options["check"] == "later"
         self._opens = options["dynamic"] is None and not self._recipe.backend.fixed_sizes
         self._direct = DirectFunction(self._recipe, check, options["on_error"], capture == "auto", self._opens)
@@ -252,7 +252,7 @@ class CompiledFunction(Generic[P, R]):
         """
         if COMPILE_LOCK.is_held_here():  # Dynamo's own lock could be waited for by who waits for this one
             raise EagerOnly("it is a part of something that is being compiled as a whole", final=True)
-        if (reason := why_eager()) is not None:
+        if (reason := why_eager() or why_later(self.__wrapped__)) is not None:
             raise EagerOnly(reason, final=True)
         if self._dynamo is not None:
             return self._direct.find(args, kwargs) or (self._dynamo, [])

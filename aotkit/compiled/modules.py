@@ -107,6 +107,8 @@ def compile_module(
     cls: Any = type(module)
     if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
         raise ValueError(f"{cls.__name__} has no parameters yet. Call it once on an example, then compile it.")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise TypeError(f"{cls.__name__} is compiled by torch.jit. Compile the module that it was made of.")
     origin = _Origin(module, options, make)
     # Other tracers want a function there; only a property wins over a `forward` in the module's own attributes.
     forward = _method(cls.forward) if origin.own_forward is None else _own_forward

@@ -48,16 +48,24 @@ class WatchedGenerator:
 
     Attributes:
         was_set: whether this thread set its state.
+        was_seeded: whether it seeded it, be it as before.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
         self._thread = threading.get_ident()
-        self.was_set = False
+        self.was_set = self.was_seeded = False
 
     def set_state(self, state: Tensor) -> torch.Generator:
-        self.was_set = self.was_set or threading.get_ident() == self._thread
+        self.was_set = self.was_set or self._is_here()
         return self._generator.set_state(state)
+
+    def manual_seed(self, seed: int) -> torch.Generator:
+        self.was_seeded = self.was_seeded or self._is_here()
+        return self._generator.manual_seed(seed)
+
+    def _is_here(self) -> bool:
+        return threading.get_ident() == self._thread
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._generator, name)

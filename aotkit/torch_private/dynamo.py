@@ -4,7 +4,6 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Sequence
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FunctionType, MethodType
 from typing import Any, NoReturn
 
@@ -15,7 +14,6 @@ from torch.utils.hooks import RemovableHandle
 
 # torch's own default is 8.
 MOST_DYNAMO_VARIANTS = 64
-NO_PLAIN_RESULT = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 LIMIT_HIT = "Dynamo recompile limit exceeded"
 _numbers = itertools.count()
 
@@ -171,7 +169,7 @@ def _is_plain(function: Any) -> bool:
     from torch._dynamo.trace_rules import check, lookup
     from torch._dynamo.variables import UserFunctionVariable
 
-    if type(function) is not FunctionType or function.__code__.co_flags & NO_PLAIN_RESULT:
+    if type(function) is not FunctionType:
         return False
     is_marked = any(name.startswith("_torchdynamo") for name in vars(function))
     return not is_marked and not check(function) and lookup(function) is UserFunctionVariable

@@ -4,9 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from aotkit.compiled import CompiledFunction, compile_module
+from aotkit.compiled import compile_callable
 from aotkit.launches import Spread
 from aotkit.text import bytes_name, counted, fitted, markdown, markdown_text, seconds_name
 from aotkit.tuning.candidates import Candidate
@@ -32,7 +30,7 @@ def as_compiled(fn: Callable[..., Any], options: dict[str, Any]) -> Any:
         options: of `compile`, as far as they are not the defaults.
     """
     all_options: Any = {**DEFAULTS, **options}
-    return compile_module(fn, all_options) if isinstance(fn, nn.Module) else CompiledFunction(fn, all_options)
+    return compile_callable(fn, all_options)
 
 
 @dataclass

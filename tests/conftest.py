@@ -89,7 +89,7 @@ def pytest_generate_tests(metafunc):
 def pytest_collection_modifyitems(config, items):
     """What is about safety, or is marked as `thinned`, runs for some combinations of its parameters.
 
-    Of several parameters every twelfth combination runs, and at least one of each test; the others run in `make sweep`,
+    Of several parameters every 24th combination runs, and at least one of each test; the others run in `make sweep`,
     or where tests are asked for by their names.
     """
     if config.getoption("lf", False) or any("::" in argument for argument in config.args):
@@ -115,7 +115,7 @@ def pytest_collection_modifyitems(config, items):
             combined[item.function].append((item, sum(places.values())))
     for function, found in combined.items():
         start = zlib.crc32(function.__name__.encode())
-        runs = [item for item, place in found if (place + start) % 14 == 0] or [found[start % len(found)][0]]
+        runs = [item for item, place in found if (place + start) % 24 == 0] or [found[start % len(found)][0]]
         for item, _ in found:
             if item not in runs:
                 item.add_marker(pytest.mark.sweep)

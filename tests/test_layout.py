@@ -68,7 +68,20 @@ MAX_CORE_LINES = 1000
 
 
 def each(files):
-    return pytest.mark.parametrize("path", files, ids=str)
+    """A test of one file, for all files of a folder at a time: thousands of tests take as long to collect as to run."""
+    folders: dict[Path, list[Path]] = {}
+    for path in files:
+        folders.setdefault(path.parent, []).append(path)
+
+    def of_folders(test):
+        def of_folder(folder):
+            for path in folders[folder]:
+                test(path)
+
+        of_folder.__doc__ = test.__doc__
+        return pytest.mark.parametrize("folder", folders, ids=str)(of_folder)
+
+    return of_folders
 
 
 @functools.cache

@@ -32,6 +32,7 @@ def absent():
     aotkit.unregister_backend("absent")
 
 
+@pytest.mark.sweep
 def test_every_available_pair_is_compared_with_eager(absent):
     report = bench(tutorial, *tutorial_inputs(8, 16), seconds=0.2)
     # With a CUDA device nnc runs, but not on these inputs, which are on the CPU.

@@ -73,7 +73,7 @@ GRAPHS = {
 
 
 @pytest.mark.skipif(default_backend().name == "nop", reason="there is no C++ compiler")
-@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+@pytest.mark.parametrize("capture", ["aot", pytest.param("dynamo", marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_what_leaves_more_than_to_libraries_is_the_next_ones(backends, monkeypatch, name, capture):
     monkeypatch.setitem(BEST, "cpu", [["fuser"], ["any"]])
@@ -88,6 +88,10 @@ def test_what_leaves_more_than_to_libraries_is_the_next_ones(backends, monkeypat
     assert f"backend {backend!r}" in fast.check(x).subject
     with torch.no_grad():
         assert fast.graphs(x).backend == backend
+
+
+def test_dynamo_meets_the_next_one_too(backends, monkeypatch):
+    test_what_leaves_more_than_to_libraries_is_the_next_ones(backends, monkeypatch, "sums of sums", "dynamo")
 
 
 def test_a_list_needs_all_of_its_backends(backends, monkeypatch):

@@ -48,10 +48,14 @@ def lines_of(file):
     ("part", "target", "fault", "code"),
     [
         ("forward graph", aten.tanh.default, faults.other_operator, "y = (h @ v).tanh()"),
-        ("forward graph", aten.mean.default, faults.scaled, "scale = h.sigmoid().mean()"),
-        ("forward graph", aten.gelu.default, faults.shifted, "h = F.gelu(x @ w)"),
+        pytest.param(
+            "forward graph", aten.mean.default, faults.scaled, "scale = h.sigmoid().mean()", marks=pytest.mark.sweep
+        ),
+        pytest.param("forward graph", aten.gelu.default, faults.shifted, "h = F.gelu(x @ w)", marks=pytest.mark.sweep),
         ("backward graph", aten.tanh_backward.default, faults.other_order, "y = (h @ v).tanh()"),
-        ("backward graph", aten.gelu_backward.default, faults.rolled, "h = F.gelu(x @ w)"),
+        pytest.param(
+            "backward graph", aten.gelu_backward.default, faults.rolled, "h = F.gelu(x @ w)", marks=pytest.mark.sweep
+        ),
         ("backward graph", aten.sigmoid_backward.default, faults.scaled, "scale = h.sigmoid().mean()"),
     ],
 )

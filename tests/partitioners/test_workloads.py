@@ -13,13 +13,10 @@ from tests.partitioners.conftest import WORKLOADS
 PARTITIONS = {"default": default.partition, "min_cut": min_cut.partition, "nx_min_cut": nx_min_cut.partition}
 
 
-# With open sizes: one for each kind of operators.
+# With open sizes; the others in `make sweep`.
 WITH_OPEN_SIZES = {
     "tutorial",
     "mlp",
-    "fused_attention",
-    "convolution",
-    "views",
     "masked",
     "unused_draws",
     "gradient_noise",

@@ -11,12 +11,13 @@ from aotkit.passes import operator_name, packet_name, size_hint, tensors_of
 from aotkit.stages.regions.finding import Operations
 from aotkit.torch_private.dispatch import OpOverload
 
-# Of which ATen, or a library behind it, has kernels that no compiler generates.
+# Of which ATen, or a library behind it, has kernels that no compiler generates. Not `embedding_dense_backward`: the
+# gradient of 32,768 rows of BERT's table, with that of their layer norm, took 650 us with it, and 295 with Inductor.
 LIBRARY = frozenset({
     "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "_int_mm", "_scaled_mm", "convolution",
     "convolution_backward", "sort", "topk", "median", "nanmedian", "mode", "kthvalue", "unique_dim", "_unique2",
     "unique_consecutive", "histc", "_cdist_forward", "_cdist_backward", "_pdist_forward", "_ctc_loss",
-    "_ctc_loss_backward", "_cudnn_ctc_loss", "_cudnn_rnn", "_cudnn_rnn_backward", "embedding_dense_backward",
+    "_ctc_loss_backward", "_cudnn_ctc_loss", "_cudnn_rnn", "_cudnn_rnn_backward",
     "_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_dense_backward", "grid_sampler_2d_backward",
     "grid_sampler_3d", "grid_sampler_3d_backward", "upsample_linear1d_backward", "upsample_bilinear2d_backward",
     "upsample_bicubic2d_backward", "upsample_trilinear3d_backward", "nonzero", "masked_select", "cholesky",

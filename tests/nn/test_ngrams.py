@@ -86,6 +86,7 @@ def test_nothing_depends_on_values(rows_each):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")  # torch 2.11, as it is set
 def test_a_gpu_is_not_waited_for():
     encoder_ids, ids, scores = (t.cuda() for t in (ids_of(2, 9), ids_of(6, 90), scores_of(6)))
     processors = [FusedNoRepeatNGram(2), FusedEncoderNoRepeatNGram(3, encoder_ids)]

@@ -87,17 +87,15 @@ def pytest_generate_tests(metafunc):
 
 @pytest.hookimpl(tryfirst=True)  # before what is marked is left out
 def pytest_collection_modifyitems(config, items):
-    """What is about safety, or is marked as `thinned`, runs for some combinations of its parameters.
+    """What is about safety, or is marked as `thinned`, runs for some of its parameters.
 
-    Of several parameters every 24th combination runs, and at least one of each test; the others run in `make sweep`,
-    or where tests are asked for by their names.
+    Of several parameters one combination in 24 runs, of one (where marked) one value in three, and at least one of each
+    test; the others run in `make sweep`, or where tests are asked for by their names.
     """
     if config.getoption("lf", False) or any("::" in argument for argument in config.args):
         return
     known = collections.defaultdict(dict)  # for a parameter of a test the place of each value
-    combined = collections.defaultdict(
-        list
-    )  # for a test its combinations, each with the sum of the places of its values
+    found_of = collections.defaultdict(list)  # for a test its combinations, with the places of their values
     for item in items:
         if hasattr(item, "callspec") and item.callspec.params.get("backend") == "fuser_tuned":
             item.add_marker(pytest.mark.sweep)  # on small tensors, it is `fuser`
@@ -111,11 +109,14 @@ def pytest_collection_modifyitems(config, items):
             # The places of backends that do not run here would make others miss partitioners.
             is_skipped = name == "backend" and isinstance(value, str) and value not in usable_backends()
             places[name] = 0 if is_skipped else of_values.setdefault(id(value), len(of_values))
-        if len(places) > 1 and not item.get_closest_marker("sweep"):
-            combined[item.function].append((item, sum(places.values())))
-    for function, found in combined.items():
-        start = zlib.crc32(function.__name__.encode())
-        runs = [item for item, place in found if (place + start) % 24 == 0] or [found[start % len(found)][0]]
+        if item.get_closest_marker("sweep"):
+            continue
+        if len(places) > 1 or item.get_closest_marker("thinned"):
+            found_of[item.function, 24 if len(places) > 1 else 3].append((item, sorted(places.items())))
+    for (function, step), found in found_of.items():
+        picks = [zlib.crc32(f"{function.__name__}{places}".encode()) for _, places in found]
+        runs = [item for (item, _), pick in zip(found, picks, strict=True) if pick % step == 0]
+        runs = runs or [found[picks[0] % len(found)][0]]
         for item, _ in found:
             if item not in runs:
                 item.add_marker(pytest.mark.sweep)

@@ -63,7 +63,7 @@ SHOWN = {
         "0 graphs more for longer texts",
     ],
 }
-LONG = "3_write_a_partitioner", "4_compare", "5_whole_models"
+LONG = "2_write_a_backend", "3_write_a_partitioner", "4_compare", "5_whole_models"
 MACHINE = re.compile(r"(?:^|[\s\"'(`])/(?:home|root|tmp|usr|var|work|Users|private)/")
 
 

@@ -80,6 +80,7 @@ def _(x):
     return torch.empty_like(x)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_graphs_of_inductor(dynamic):
     """Here each call goes to an operator in Python, as kernels of Triton are launched from Python."""

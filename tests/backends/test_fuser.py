@@ -36,6 +36,7 @@ def test_all_its_kernels(test, way):
     run("pytest", "-q", "-p", "no:cacheprovider", "-m", "sweep or not sweep", test, **way)
 
 
+@pytest.mark.sweep
 def test_its_kernels_compile_for_a_gpu_that_is_not_there(tmp_path):
     cases = ("cross_entropy",)
     count = run("tests.backends.interpreted.compiled", *cases, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")

@@ -341,6 +341,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (70, 33), (1, 5000), (5000, 1), (300, 1000), (40, 40000)], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_tiles_are_powers_of_two_and_cover_everything(name, shape):

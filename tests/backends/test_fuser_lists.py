@@ -22,6 +22,7 @@ def as_inductor_gets_them():
     return dataclasses.replace(fuser.backend, decompositions=aotkit.get_backend("inductor").decompositions)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", cases.CASES)
 def test_the_table_has_what_inductor_decomposes_into(name):
     left = set()
@@ -40,6 +41,7 @@ def test_the_table_has_what_inductor_decomposes_into(name):
     assert left <= LEFT
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     "name", ["cross_entropy", "chosen_of_rows", "activations", "views", "casts", "scattered_parts"]
 )

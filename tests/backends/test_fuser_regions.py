@@ -106,6 +106,7 @@ def test_a_kernel_has_the_operations_that_it_computes():
     assert "part of a sum" in first.code
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", [name for name in CASES if name != "views"])
 def test_every_operation_is_in_a_kernel(name):
     for gm in graphs_of(name):

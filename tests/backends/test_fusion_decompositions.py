@@ -80,6 +80,7 @@ IMAGES = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("image", IMAGES)
 @pytest.mark.parametrize(
     "resized",

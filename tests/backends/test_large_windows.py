@@ -29,6 +29,7 @@ RESEMBLING = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.sweep if c in RESEMBLING else []) for c in CASES])
 def test_a_window_larger_than_the_image_is_as_in_eager(case):
     x = torch.randn(2, 4, 9, 7, requires_grad=True)

@@ -64,6 +64,7 @@ def values_of(gm, name):
     return values
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_bits_as_aten_in_float32(name):
     for gm in graphs_of(name):

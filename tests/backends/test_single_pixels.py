@@ -54,6 +54,7 @@ def traced(function, x):
     return torch.fx.experimental.proxy_tensor.make_fx(lambda x: function(x), decomposition_table=table)(x)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("ceil", [False, True])
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 @pytest.mark.parametrize("shape", [(2, 3, 1, 1), (2, 3, 1, 9), (3, 8, 1)], ids=str)

@@ -72,6 +72,7 @@ GRAPHS = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.skipif(default_backend().name == "nop", reason="there is no C++ compiler")
 @pytest.mark.parametrize("capture", ["aot", pytest.param("dynamo", marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("name", GRAPHS)

@@ -50,6 +50,7 @@ def float_attribute(f, model, x, i):
     return f(x)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("call", [argument, float_argument, attribute, float_attribute])
 @agrees(exact=False)
 def test_results_and_gradients(compile, call):
@@ -62,6 +63,7 @@ def test_results_and_gradients(compile, call):
         yield y, x.grad, [p.grad for p in model.parameters()]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("call", [argument, float_argument, attribute, float_attribute])
 @pytest.mark.parametrize("capture", ["auto", "dynamo"])
 def test_few_graphs_serve_all_values(call, capture):

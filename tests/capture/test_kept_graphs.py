@@ -66,6 +66,7 @@ CAPTURES = ("auto", "dynamo")
 BACKENDS = ("inductor", "fuser", ["fuser", "inductor"])
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_the_second_process_has_the_same_in_all(capture, backend):
@@ -135,6 +136,7 @@ def test_without_gradients_other_graphs_are_kept():
     assert torch.allclose(found.results, product(x))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     "other",
     [

@@ -32,6 +32,7 @@ REGISTER = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("kind", REGISTER)
 @pytest.mark.parametrize("part", ["inner", "outer"])
 def test_they_run(counted, kind, part):

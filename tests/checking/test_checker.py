@@ -630,6 +630,7 @@ RESEMBLING = ("dropout", "log_softmax", "norm", "matmul", "sum_of_layer_norms")
 TWICE = [(name, seed) for seed in (0, 1) for name in ROUNDING]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     ("name", "seed"),
     [pytest.param(*c, marks=pytest.mark.sweep if c[1] or c[0] in RESEMBLING else []) for c in TWICE],

@@ -44,6 +44,7 @@ def lines_of(file):
     return Path(file).read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     ("part", "target", "fault", "code"),
     [
@@ -282,6 +283,7 @@ def other_when_traced():
         yield {"forward": torch.ops.aotkit_tests.scale, "backward": Scale.apply}
 
 
+@pytest.mark.thinned
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo does that
 @pytest.mark.parametrize("capture", ["aot", "dynamo"])
 @pytest.mark.parametrize("where", ["forward", "backward"])

@@ -230,6 +230,7 @@ CASES = ["pointwise_chain", "views", "layer_norm", "sort_and_topk", "dropout", "
 CASES += ["complex_numbers", "lstm_cell", "unused_and_detached", "several_losses", "TransformerBlock"]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("case", [c for c in zoo.CASES if c.name in CASES], ids=lambda c: c.name)
 def test_a_joint_graph_and_its_pieces_are_cut_rightly_by_all_partitioners(case):
     """Rebuilt from source, which holds no metadata but tags."""

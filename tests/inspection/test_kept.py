@@ -150,7 +150,8 @@ def resnet(transformers):
     return model, {"pixel_values": torch.randn(2, 3, 32, 32), "labels": torch.tensor([0, 2])}
 
 
-@pytest.mark.parametrize("make", [bert, pytest.param(resnet, marks=pytest.mark.sweep)])
+@pytest.mark.sweep
+@pytest.mark.parametrize("make", [bert, resnet])
 def test_graphs_of_transformers(make):
     model, batch = make(pytest.importorskip("transformers"))
     for graphs in graphs_in(model, partition="nx_min_cut", **batch):

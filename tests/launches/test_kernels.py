@@ -95,6 +95,7 @@ def nnc_on_cpu(monkeypatch):
     torch._C._jit_set_te_must_use_llvm_cpu(True)
 
 
+@pytest.mark.thinned
 def test_every_operation_has_its_place_under_every_backend(backend, device):
     if device.type == "cpu" and backend in ("inductor_cpp", "nvfuser", "nnc"):
         pytest.skip("does nothing of its own on a CPU")

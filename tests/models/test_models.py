@@ -12,7 +12,7 @@ from tests.models.report import is_right
 ROOT = Path(__file__).resolve().parents[2]
 # Of kinds that have broken: masks, containers, changed configurations, packed sequences, open sizes,
 # kernels whose strides the trace gets wrong.
-FAST = ["gpt2", "gru_packed", "convolutional", "checkpointed"]
+FAST = ["gru_packed", "convolutional", "checkpointed"]
 NOT_FOUND = "TorchDynamo leaves torch's recurrent modules alone: torch.compile runs it eagerly, too"
 GAPS = {
     "odeint_dopri5": "it writes into views of a graph's output: torch.compile fails in the backward pass, too",

@@ -22,6 +22,7 @@ WITHOUT_LAUNCH = Device(bandwidth=1e12, flops=1e14, launch=0.0)
 FRACTIONS = [0.6, *(pytest.param(f, marks=pytest.mark.sweep) for f in (1.0, 0.3))]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("fraction", FRACTIONS)
 def test_computes_what_eager_computes(split, workload, fraction):
     assert_computes_within(fraction, split, workload.function, *workload.inputs())

@@ -37,6 +37,7 @@ def draw(request):
     return DRAWS[request.param]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("budget", QUICK[1:])
 def test_computes_what_eager_computes_under_a_budget(split, workload, budget):
     with config.patch(activation_memory_budget=budget):

@@ -79,6 +79,7 @@ def numbers(joint):
     return paths_of(values, costs, lives), costs, lives
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SOME)
 def test_the_promised_peak_is_that_of_the_graphs(name):
     """Inputs and parameters apart; as another simulation finds it, which looks at the graphs that come out."""
@@ -153,6 +154,7 @@ def test_what_is_no_limit_is_refused_at_once(limit):
         nx_min_cut.peak(limit)
 
 
+@pytest.mark.thinned
 def test_computes_what_eager_computes(split, workload):
     def run(limit):
         return split(nx_min_cut.peak(limit, DEVICE), workload.function, *workload.inputs())

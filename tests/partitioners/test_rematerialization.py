@@ -38,6 +38,7 @@ def least_cost(problem: Problem) -> int | None:
     return min((c for s in sets if (c := cost(problem, s)) is not None), default=None)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("seed", range(4))
 def test_the_choice_is_the_best(seed):
     draw = random.Random(seed)

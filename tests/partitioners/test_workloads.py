@@ -62,6 +62,7 @@ def test_functorchs_compiler_takes_the_graphs(name):
     torch.testing.assert_close(x.grad, -x.sin().sin() * x.cos(), check_stride=False)
 
 
+@pytest.mark.thinned
 def test_the_exact_cut_saves_no_more_than_the_others(splits):
     saved = {name: graphs.saved_bytes for name, graphs in splits.items()}
     assert saved["nx_min_cut"] == min(saved.values())

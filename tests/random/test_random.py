@@ -252,6 +252,7 @@ def pairs():
             yield pytest.param(backend, partitioner, marks=marks)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("backend", "partitioner"), list(pairs()), indirect=True)
 def test_every_backend_and_partitioner_draws_the_same(backend, partitioner):
     if backend == "nnc":
@@ -280,6 +281,7 @@ LAYERS = [*(("nop", p) for p in aotkit.list_partitioners()), ("inductor", "nx_mi
 SLOW_LAYERS = [("inductor", p) for p in aotkit.list_partitioners() if p != "nx_min_cut"]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     ("backend", "partitioner"), [*LAYERS, *(pytest.param(*case, marks=pytest.mark.sweep) for case in SLOW_LAYERS)]
 )
@@ -312,6 +314,7 @@ def test_another_mask_is_found_by_the_check():
         aotkit.compile(F.dropout, backend=aotkit.Backend(other_seed))(torch.ones(100))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("check", [True, False])
 def test_a_checkpoint_draws_the_same_again(check, partitioner):
     """In the backward pass; two draws come before the checkpoint, and one after it."""

@@ -111,6 +111,7 @@ SAVED = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("fn", SAVED)
 def test_no_more_is_saved_than_with_arithmetic(fn, partitioner):
     graphs = graphs_of(fn, *2 * [torch.randn(64, 64)], backend="inductor", partition=partitioner)

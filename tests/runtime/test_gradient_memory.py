@@ -50,6 +50,7 @@ def combinations():
                 yield pytest.param(*call, backend, partitioner, marks=marks)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     ("function", "capture", "backend", "partitioner"), list(combinations()), indirect=["backend", "partitioner"]
 )

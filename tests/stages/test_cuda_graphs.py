@@ -306,6 +306,7 @@ def test_what_does_not_pay_is_not_recorded_before_its_inputs_stay(recorded, monk
     assert StandIn.made == 1
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("seed", range(3))
 def test_any_order_of_calls(recorded, seed):
     """Results are kept or not, inputs move or not, and passes wait for their backward passes, in any order."""

@@ -200,6 +200,7 @@ def test_merged_nodes_stay_acyclic_and_no_two_more_could_merge(seed):
         assert merged == (before[a] != before[b] and not adjacent and acyclic(inputs, together))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("seed", range(6))
 def test_random_programs_equal_eager(seed):
     def f(x, y):

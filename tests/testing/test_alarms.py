@@ -14,6 +14,7 @@ from aotkit.testing.zoo import CASES
 FEW = ["broadcasting", "attention", "several_losses", "dropout", "mutates_an_input", "ResNetBlock"]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("where", [c for c in combinations(FEW, ["nop"]) if c.partition == "min_cut"], ids=str)
 def test_no_false_alarm(where):
     assert alarms(where, range(1)) == []

@@ -25,12 +25,14 @@ def each(faults):
     return pytest.mark.parametrize("fault", some, ids=lambda fault: fault.name)
 
 
+@pytest.mark.thinned
 @each(FAULTS)
 @pytest.mark.usefixtures("only_the_verdict")
 def test_is_caught(fault):
     assert refusal(fault, fault.plug_in(True)) is not None
 
 
+@pytest.mark.thinned
 @each({(fault.case.name, fault.dynamic): fault for fault in FAULTS}.values())  # without a fault, plug-ins are equal
 def test_is_accepted_without_the_fault(fault):
     assert refusal(fault, fault.plug_in(False)) is None

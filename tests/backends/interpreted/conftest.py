@@ -1,6 +1,6 @@
 """Kernels of the backend `fuser` on the CPU: those in C++ as they are, or those in Triton by its interpreter.
 
-tests/backends/test_fuser.py runs these tests in other processes: one in 48 by the interpreter, another one in C++.
+tests/backends/test_fuser.py runs these tests in other processes: one in 96 by the interpreter, another one in C++.
 `make sweep` runs all of them both ways.
 """
 
@@ -64,7 +64,7 @@ def memory(monkeypatch):
 @pytest.hookimpl(tryfirst=True)  # before what is marked is left out
 def pytest_collection_modifyitems(items):
     for item in items:
-        if zlib.crc32(item.nodeid.encode()) % 48 != (0 if IS_INTERPRETED else 1):
+        if zlib.crc32(item.nodeid.encode()) % 96 != (0 if IS_INTERPRETED else 1):
             item.add_marker(pytest.mark.sweep)
         # What NumPy says of elements that a mask leaves out, and of infinities.
         item.add_marker(pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning"))

@@ -189,7 +189,7 @@ def remembered_probes() -> Iterator[None]:
 
     def remembered(isa: Any, code: str, machine: tuple[Any, ...]) -> bool:
         question = (machine, type(isa).__name__, isa.build_arch_flags(), isa._arch_flags, isa.build_macro(), code)
-        answer = _directory() / hashlib.sha256(repr(question).encode()).hexdigest()
+        answer = cache_folder() / "aotkit_isa" / hashlib.sha256(repr(question).encode()).hexdigest()
         if answer.exists():
             return True
         if is_passed := bool(probe(isa, code)):
@@ -201,10 +201,6 @@ def remembered_probes() -> Iterator[None]:
         yield
     finally:
         kind.check_build = probe
-
-
-def _directory() -> Path:
-    return cache_folder() / "aotkit_isa"
 
 
 def _write(answer: Path) -> None:
@@ -294,7 +290,10 @@ def lower_random_words(operator: Any, key: Callable[..., Any], hashed: Callable[
 
         def word(index: Sequence[Any]) -> Any:
             element = sum((i * math.prod(size[d + 1 :]) for d, i in enumerate(index)), Integer(0))
-            return hashed(Number(ops.index_expr(element, dtype), dtype), *load()).value
+            # In a Triton kernel, an index with open sizes has 64 bits, whatever is asked for. `^ 0` makes a number of
+            # it: Inductor leaves conversions of indices out.
+            place = Number(ops.index_expr(element, dtype), dtype) ^ 0
+            return hashed(place.to(dtype), *load()).value
 
         return Pointwise.create(device=device, dtype=torch.int32, inner_fn=word, ranges=[*size])
 
@@ -329,7 +328,7 @@ def _keys_of(seed: Any, numbers: Sequence[int], key: Callable[..., Any]) -> dict
     def part(index: Sequence[Any]) -> Any:
         draw, half = index
         number = Number(ops.index_expr(Integer(numbers[0]) + draw * step, torch.int64), torch.int64)
-        # Inductor does arithmetic on indices by itself, and knows no overflow; what is not an index, it leaves alone.
+        # Inductor does arithmetic on indices by itself, and knows no overflow: `^ 0` as above.
         low, high = key(Number(load(()), torch.int64), number ^ 0)
         first = ops.eq(ops.index_expr(half, torch.int64), ops.constant(0, torch.int64))
         return ops.where(first, low.value, high.value)

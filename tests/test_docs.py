@@ -29,6 +29,7 @@ LINK = re.compile(r"\]\(([^):#]*)(?:#([^)]*))?\)")
 FLOW = ROOT / "docs" / "how_it_works.md"
 DOTTED = re.compile(r"`(\w+(?:\.\w+)+)`")
 STEP = re.compile(r"^\d+\. .*\n(?:   .*\n)*", re.MULTILINE)
+LONG = ["fused_modules"]  # half a minute
 LARGEST_IMAGE = 150_000  # bytes
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -55,7 +56,11 @@ def assert_prints(want, code, capsys):
     assert same, f"{code}\nprinted\n{got}"
 
 
-@each_page
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=pytest.mark.sweep if p.stem in LONG else []) for p in PAGES],
+    ids=lambda page: page.stem,
+)
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # TorchDynamo's, which it hides
 def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page, registry, capsys, tmp_path, monkeypatch):
     """All of its Python is one program, which messages call by the page's name: the lines of `tutorial.py`.

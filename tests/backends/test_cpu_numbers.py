@@ -34,7 +34,7 @@ def arguments(device, monkeypatch):
     return tuple(torch.randn(*shape, device=device, requires_grad=True) for shape in ((8, 16), (16,)))
 
 
-@pytest.mark.thinned
+@pytest.mark.sweep
 def test_of_random_draws_the_seed_of_the_call_is_kept_at_the_most(partitioner, arguments):
     compiled = aotkit.compile(draws, backend="inductor", partition=partitioner)
     torch.manual_seed(0)

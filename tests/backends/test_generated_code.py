@@ -51,6 +51,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a CPU")
 @pytest.mark.parametrize(("fn", "kernels"), PROGRAMS.values(), ids=PROGRAMS)
 def test_kernels_for_a_cpu_run_without_inductor(fn, kernels, tmp_path):

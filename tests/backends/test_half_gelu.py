@@ -73,6 +73,7 @@ def test_what_is_not_finite(results):
     assert result[(x == -math.inf) | x.isnan()].isnan().all()
 
 
+@pytest.mark.thinned
 # None has erf with tanh: one type stands for all.
 @pytest.mark.parametrize(
     ("dtype", "approximate"),

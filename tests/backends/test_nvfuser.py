@@ -88,6 +88,7 @@ def test_every_node_of_the_cases_is_taken():
     assert {f"{n.target}: {reason}" for n in nodes if (reason := declines(n)) is not None} == set()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", COMPOSITE)
 def test_half_precision_is_as_near_to_float64_as_eager(name, dtype):

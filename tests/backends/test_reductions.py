@@ -48,6 +48,7 @@ def test_extrema_keep_nan_in_every_type(device, fusing, dtype, width):
         torch.testing.assert_close(found, expected, equal_nan=True, rtol=0, atol=0)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("width", [1000, 20000])
 def test_the_sum_of_a_softmax_is_as_exact_as_its_type(device, fusing, width):
     """With differences to the maximum of any size, and a maximum that is far from 0."""

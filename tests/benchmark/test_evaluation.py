@@ -223,6 +223,7 @@ class LiveBytes(TorchDispatchMode):
         return result
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("random", ["shared", "torch"])
 def test_the_peak_is_what_really_is_alive(partitioner, random):
     module, (x, target) = mlp(rows=512, layers=4, width=64)

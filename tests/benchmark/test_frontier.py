@@ -137,6 +137,7 @@ def test_a_partitioner_that_draws_anew_is_no_point():
     assert "backward draws 1 random value(s) anew" in point(found, "careless").problem
 
 
+@pytest.mark.sweep
 def test_table_markdown_and_json_hold_every_point(mlp):
     for text in (str(mlp), mlp._repr_markdown_()):
         assert text.startswith(("MLP: operators of backend inductor", "**MLP: operators of backend inductor"))

@@ -307,6 +307,7 @@ def unpatched():
             delattr(space, name)
 
 
+@pytest.mark.thinned
 @pytest.mark.usefixtures("unpatched")
 @pytest.mark.parametrize(("source", "other", "before", "after"), CHANGED.values(), ids=CHANGED)
 def test_what_computes_something_else_is_told_otherwise(program, monkeypatch, source, other, before, after):

@@ -34,6 +34,7 @@ CASES += [pytest.param(*case, marks=pytest.mark.sweep, id=f"{case[0]}-{[*case[1]
 CASES += [pytest.param("qwen3_moe", {"regions": ["Qwen3MoeSparseMoeBlock"]}, id="qwen3_moe-region")]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("name", "options"), CASES)
 def test_a_fused_model_is_right_and_the_same_model(name, options, tmp_path):
     training = built(name)

@@ -122,7 +122,7 @@ def test_graphs_of_the_zoo(case, partition, device):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.thinned
 @pytest.mark.parametrize("partition", PARTITIONS)
-@pytest.mark.parametrize("work", ["tutorial", "residual", "gpt2"])
+@pytest.mark.parametrize("work", ["tutorial", "residual", pytest.param("gpt2", marks=pytest.mark.sweep)])
 def test_graphs_of_workloads(work, partition):
     kwargs = {}
     if work == "tutorial":

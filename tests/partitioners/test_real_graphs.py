@@ -158,6 +158,7 @@ def seconds(name, partition):
     return found.saved_bytes, found.seconds
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", [*SHALLOW, *(pytest.param(n, marks=pytest.mark.sweep) for n in DEFAULT_MODELS)])
 def test_on_a_gpu_it_is_hardly_slower_than_torchs(name, monkeypatch):
     """Where the fewest bytes take up to 10 % more time. Graphs so small that launches rule are not among these."""
@@ -176,6 +177,7 @@ def test_no_slower_than_torchs_partition_of_the_same_bytes(name, fraction):
     assert all(ours[device] <= theirs[device] * (1 + NOISE) for device in theirs)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", [*SHALLOW, *(pytest.param(n, marks=pytest.mark.sweep) for n in (*SMALL, *MODELS))])
 def test_never_slower_than_torch_without_a_budget(name):
     """By estimated time, on either device, whatever torch's partitions save."""

@@ -68,6 +68,7 @@ def test_the_exact_cut_saves_no_more_than_the_others(splits):
     assert saved["nx_min_cut"] == min(saved.values())
 
 
+@pytest.mark.thinned
 def test_no_expensive_operator_runs_twice(splits):
     graphs = splits["nx_min_cut"]
     forward, backward = ({n.name: n for n in g.graph.nodes} for g in (graphs.forward, graphs.backward))

@@ -281,7 +281,7 @@ LAYERS = [*(("nop", p) for p in aotkit.list_partitioners()), ("inductor", "nx_mi
 SLOW_LAYERS = [("inductor", p) for p in aotkit.list_partitioners() if p != "nx_min_cut"]
 
 
-@pytest.mark.thinned
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("backend", "partitioner"), [*LAYERS, *(pytest.param(*case, marks=pytest.mark.sweep) for case in SLOW_LAYERS)]
 )

@@ -58,6 +58,7 @@ class Layers(nn.Module):
         return {"loss": self.layers(x).logsumexp(-1).sum()}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("backend", ["fuser", ["fuser", "inductor"]], ids=str)
 def test_a_step_of_parts(backend, tmp_path):
     module = Layers()
@@ -68,6 +69,7 @@ def test_a_step_of_parts(backend, tmp_path):
     torch.testing.assert_close(step(loaded, module, X), want, rtol=0, atol=0)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("saved", ["auto", "dynamo"], indirect=True)
 def test_a_loaded_step_computes_what_the_compiled_one_does(saved):
     one, other = model(), model()

@@ -36,6 +36,7 @@ def conforms(kind, name, pattern):
     assert report.passed, report
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("name", "pattern"), [(name, p) for name, patterns in EVERY_TIME.items() for p in patterns])
 def test_conforms_in(name, pattern):
     conforms("backend" if name in aotkit.list_backends() else "partitioner", name, pattern)

@@ -38,6 +38,7 @@ def test_is_accepted_without_the_fault(fault):
     assert refusal(fault, fault.plug_in(False)) is None
 
 
+@pytest.mark.thinned
 @each([fault for fault in FAULTS if fault.subject in ("calls", "buffers")])
 def test_makes_a_difference(fault):
     """What a first call does not show can be seen in later ones, in overlapping ones or in a second backward pass."""

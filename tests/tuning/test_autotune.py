@@ -35,6 +35,7 @@ def tuned(candidates, fn=loss, args=None, **options):
     return aotkit.autotune(fn, *(args or inputs()), candidates=candidates, budget=600.0, **options)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", [*wrong.FORWARD, *wrong.BACKWARD])
 def test_what_is_wrong_is_never_chosen(name):
     """Each of thirty, though there is nothing else to choose but eager, and whether it is faster or not."""

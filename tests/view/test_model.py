@@ -42,6 +42,7 @@ RUNS = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("name", "partition"), RUNS.items(), ids=str)
 def test_saved_bytes_and_peak_are_those_of_the_run(name, partition):
     call, fn, inputs = compiled(name, partition)

@@ -146,6 +146,7 @@ def test_a_graph_may_be_run_backward_twice():
         torch.testing.assert_close(one, two, rtol=0, atol=0)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("backend", ["fuser", "inductor", ["fuser", "inductor"]], ids=str)
 def test_chunks_are_compiled(backend, device):
     for name in [backend] if isinstance(backend, str) else backend:

@@ -26,7 +26,7 @@ from aotkit.backends.inductor_graphs.single_pixels import with_products_for_sing
 from aotkit.backends.inductor_graphs.stored_values import limits
 from aotkit.backends.inductor_graphs.unaliased_results import results_apart
 from aotkit.interfaces import Boxed
-from aotkit.passes import hidden_copies, share_viewed_memory, show_results, with_half_gelu
+from aotkit.passes import generators_of, hidden_copies, share_viewed_memory, show_results, with_half_gelu
 from aotkit.random import WORDS, hashed, index_type, kept, key
 from aotkit.torch_private import inductor
 from aotkit.torch_private.dispatch import tree_leaves
@@ -56,6 +56,8 @@ def compile_inner(
         "triton.mix_order_reduction": setting("triton.mix_order_reduction") and are_right(gm),
         **limits(gm),
     }
+    if generators_of(gm):  # in a graph that Inductor has kept is a copy of it, which draws by itself
+        own["fx_graph_cache"] = False
     lower_random_words(WORDS, key, hashed, index_type)
     compiled = compile_graph(gm, example_inputs, own | settings, cpp_wrapper=cpp_wrapper, **kind)
     if cpp_wrapper:

@@ -43,6 +43,18 @@ def test_dropout_of_two_calls_differs():
     assert not torch.equal(compiled(x), compiled(x))
 
 
+def test_a_generator_of_the_user_is_drawn_from_where_inductor_has_kept_an_equal_graph():
+    def draw(x, generator):
+        return x + torch.rand(x.shape, generator=generator)
+
+    for _ in range(2):
+        generator = torch.Generator().manual_seed(3)
+        compiled = aotkit.compile(draw, backend="inductor", check=False)
+        drawn = [compiled(torch.zeros(8), generator) for _ in range(2)]
+        generator.manual_seed(3)
+        assert all(torch.equal(got, draw(torch.zeros(8), generator)) for got in drawn)
+
+
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.11 leaves them out all the same, and the check refuses")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("between", [torch.clone, torch.relu, lambda x: torch.cat((x, x)), lambda x: x.chunk(2)[1]])

@@ -28,8 +28,8 @@ from aotkit.capture.sizes import OpenSizes
 from aotkit.capture.together import settle_graphs
 from aotkit.capture.walk import Codes, Walk
 from aotkit.checking import CheckReport
-from aotkit.errors import AotkitError, TraceError, is_out_of_memory
-from aotkit.passes import HasNoGraph
+from aotkit.errors import AotkitError, CompileError, TraceError, is_out_of_memory
+from aotkit.passes import HasNoGraph, has_sizes_of_data
 from aotkit.runtime import COMPILE_LOCK, warn_of_fallback
 from aotkit.timeline import stage
 from aotkit.torch_private.tensors import is_for_dynamo, why_eager_tensor
@@ -185,6 +185,9 @@ class DirectFunction:
         except HasNoGraph as e:
             raise EagerOnly(str(e), final=True) from None
         except AotkitError as e:
+            if self._plain and isinstance(e, CompileError) and has_sizes_of_data(e.graph):
+                # TorchDynamo compiles what is before and after.
+                raise EagerOnly(f"{e.reason} (it has sizes that the values of tensors decide)") from e
             if self._on_error == "raise" or (self._plain and isinstance(e, TraceError)):
                 raise
             warn_of_fallback(self._recipe.name, e)

@@ -9,7 +9,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from aotkit.errors import TraceError
 from aotkit.passes.new_storages import replaced_inputs
-from aotkit.passes.nodes import KNOWN
+from aotkit.passes.nodes import KNOWN, size_hint
 from aotkit.torch_private.dispatch import tree_leaves
 from aotkit.torch_private.fx import graph_module
 
@@ -52,6 +52,13 @@ def generators_of(gm: GraphModule, known: Sequence[Any] = ()) -> list[torch.Gene
     # Python may have several objects for one generator.
     found: list[Any] = [a for a in held if isinstance(a, torch.Generator)]
     return list({g._cdata: g for g in found if g._cdata not in {k._cdata for k in known}}.values())
+
+
+def has_sizes_of_data(gm: GraphModule | None) -> bool:
+    """Whether the values of tensors decide sizes in a graph."""
+    values = [v for node in (gm.graph.nodes if gm else ()) for v in tree_leaves(node.meta.get("val"))]
+    sizes = [n for v in values for n in (v.shape if isinstance(v, Tensor) else (v,))]
+    return any(isinstance(n, torch.SymInt) and size_hint(n) is None for n in sizes)
 
 
 def has_torch_operators(gm: GraphModule) -> bool:

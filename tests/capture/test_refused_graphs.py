@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import aotkit
+from aotkit.passes import has_sizes_of_data
 
 CAPTURES = ["auto", "aot", "dynamo"]
 
@@ -126,3 +127,27 @@ def test_a_wrong_compiler_of_the_encoder_is_found(encoder):
     fast, x = aotkit.compile(encoder, backend=compile_graph), torch.randn(2, 5, 8)
     with pytest.raises(aotkit.MismatchError):
         fast(x, src_key_padding_mask=PADDING)
+
+
+def sizes_from_one_test(x):
+    return x[x > 0].sum(), torch.nonzero(x > 0), torch.masked_select(x, x > 0)
+
+
+def without_sizes_of_data(gm, example_inputs):
+    if has_sizes_of_data(gm):
+        raise NotImplementedError("no such sizes")
+    return gm
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # Dynamo's
+@pytest.mark.parametrize("backend", ["inductor", without_sizes_of_data], ids=["inductor", "another"])
+def test_sizes_that_data_decide_are_left_to_eager_where_the_backend_cannot_compile_them(backend):
+    """Inductor takes the two sizes for different ones, which torch.compile does not ask of it, either."""
+    fast = aotkit.compile(sizes_from_one_test, backend=backend)
+    for _ in range(2):
+        x = torch.randn(6, 8, requires_grad=True)
+        for got, want in zip(fast(x), sizes_from_one_test(x), strict=True):
+            assert torch.equal(got, want)
+    assert fast.explain(x).capture == "dynamo"
+    with pytest.raises(aotkit.CompileError, match="failed on the forward graph"):
+        aotkit.compile(sizes_from_one_test, backend=backend, capture="aot")(x)

@@ -187,7 +187,8 @@ class DirectFunction:
         except AotkitError as e:
             if self._plain and isinstance(e, CompileError) and has_sizes_of_data(e.graph):
                 # TorchDynamo compiles what is before and after.
-                raise EagerOnly(f"{e.reason} (it has sizes that the values of tensors decide)") from e
+                line, *_ = str(e).splitlines()
+                raise EagerOnly(f"sizes depend on the values of tensors, and {line}") from e
             if self._on_error == "raise" or (self._plain and isinstance(e, TraceError)):
                 raise
             warn_of_fallback(self._recipe.name, e)

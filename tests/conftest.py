@@ -95,7 +95,7 @@ def pytest_collection_modifyitems(config, items):
     if config.getoption("lf", False) or any("::" in argument for argument in config.args):
         return
     known = collections.defaultdict(dict)  # for a parameter of a test the place of each value
-    found_of = collections.defaultdict(list)  # for a test its combinations, with the places of their values
+    found_of = collections.defaultdict(list)  # for a test its combinations, each with what it is picked by
     for item in items:
         if hasattr(item, "callspec") and item.callspec.params.get("backend") == "fuser_tuned":
             item.add_marker(pytest.mark.sweep)  # on small tensors, it is `fuser`
@@ -107,24 +107,30 @@ def pytest_collection_modifyitems(config, items):
         for name in item.callspec.params.keys() - followers(item):
             value, of_values = item.callspec.params[name], known[item.function, name]
             # The places of backends that do not run here would make others miss partitioners.
-            is_skipped = name == "backend" and isinstance(value, str) and value not in usable_backends()
-            places[name] = 0 if is_skipped else of_values.setdefault(id(value), len(of_values))
+            place = of_values.setdefault(id(value), len(of_values))
+            places[name] = 0 if name == "backend" and is_unusable(value) else place
         if item.get_closest_marker("sweep"):
             continue
         if len(places) > 1 or item.get_closest_marker("thinned"):
-            found_of[item.function, 24 if len(places) > 1 else 3].append((item, sorted(places.items())))
+            step, key = (24, sorted(places.items())) if len(places) > 1 else (3, item.name)
+            found_of[item.function, step].append((item, key))
     for (function, step), found in found_of.items():
-        picks = [zlib.crc32(f"{function.__name__}{places}".encode()) for _, places in found]
+        picks = [zlib.crc32(f"{function.__name__}{key}".encode()) for _, key in found]
         runs = [item for (item, _), pick in zip(found, picks, strict=True) if pick % step == 0]
-        runs = runs or [found[picks[0] % len(found)][0]]
+        usable = [item for item, _ in found if not is_unusable(item.callspec.params.get("backend"))]
+        runs = runs or [(usable or [item for item, _ in found])[picks[0] % len(usable or found)]]
         for item, _ in found:
             if item not in runs:
                 item.add_marker(pytest.mark.sweep)
 
 
+def is_unusable(backend):
+    return isinstance(backend, str) and backend in unusable_backends()
+
+
 @functools.cache
-def usable_backends():
-    return {name for name, reason in aotkit.backend_status().items() if reason is None}
+def unusable_backends():
+    return {name for name, reason in aotkit.backend_status().items() if reason is not None}
 
 
 def followers(item):

@@ -1,6 +1,6 @@
 """Every function of the zoo under every backend and partitioner computes what eager computes, forward and backward.
 
-A backend that compiles slowly meets one partitioner for every 18th function, another for each, and no function that
+A backend that compiles slowly meets one partitioner for every ninth function, another for each, and no function that
 another one resembles; one that does not meets one partitioner for every function. `pytest -m sweep` runs all pairs.
 """
 
@@ -33,7 +33,7 @@ def combinations():
     for b, backend in enumerate(aotkit.list_backends()):
         for c, case in enumerate(CASES):
             for p, partitioner in enumerate(partitioners):
-                turn, is_alike = (b + c) % (18 * len(partitioners)), case.name in RESEMBLING
+                turn, is_alike = (b + c) % (9 * len(partitioners)), case.name in RESEMBLING
                 is_quick = backend in COMPILE_IN_NO_TIME
                 runs = turn % len(partitioners) == p if is_quick else turn == p and not is_alike
                 marks = [] if runs else [pytest.mark.sweep]

@@ -230,6 +230,7 @@ def test_an_operation_without_code_is_declined(monkeypatch):
         compile_region(fuser.ENGINE, traced(lambda x: x.lgamma() * 2, x), "cpu")
 
 
+@pytest.mark.sweep
 def test_every_node_of_the_cases_but_views_is_taken():
     nodes = {str(n.target): n for name in CASES for gm in graphs_of(name) for n in gm.graph.nodes}
     declined = {name for name, n in nodes.items() if n.op == "call_function" and DECLINES(n) is not None}

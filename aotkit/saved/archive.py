@@ -6,7 +6,6 @@ import io
 import json
 import os
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ def write(path: str | os.PathLike[str], content: Mapping[str, Any], files: Mappi
     Raises:
         OSError: it cannot be written.
     """
-    text = json.dumps(content).encode()
+    text = json.dumps({**content, "files": [*files]}).encode()
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(CONTENT, text)
@@ -43,8 +42,9 @@ def read(path: str | os.PathLike[str], trusted: bool) -> tuple[Mapping[str, Any]
         OSError: it cannot be read.
         UnavailableError: it is no such file, it is damaged, or another user's.
     """
+    whole = Path(path).read_bytes()
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(io.BytesIO(whole)) as archive:
             text, signed = archive.read(CONTENT), archive.read(SIGNATURE)
             is_own = bool(own := signature(text)) and hmac.compare_digest(own or b"", signed)
             if not (is_own or trusted):
@@ -54,11 +54,16 @@ def read(path: str | os.PathLike[str], trusted: bool) -> tuple[Mapping[str, Any]
                 )
             names = {*archive.namelist()} - {CONTENT, SIGNATURE}
             files = {name: archive.read(name) for name in names}
-    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, ValueError) as e:
+    except UnavailableError:
+        raise
+    except Exception as e:  # zipfile's, or of one of its decoders, in memory
         raise UnavailableError(
             f"{os.fspath(path)!r} is no compiled step, or is damaged: {type(e).__name__}: {e}. Save it again."
         ) from e
     for name, data in files.items():
         if hashlib.sha256(data).hexdigest() != os.path.splitext(name)[0]:
             raise UnavailableError(f"{os.fspath(path)!r} is damaged: {name} has other contents. Save it again.")
-    return json.loads(text), files
+    content = json.loads(text)
+    if missing := {*content["files"]} - {*files}:
+        raise UnavailableError(f"{os.fspath(path)!r} is damaged: {', '.join(missing)} is not in it. Save it again.")
+    return content, files

@@ -16,6 +16,7 @@ from tests.integrations.models import assert_same_parameters, batch, decoder, tw
 @pytest.fixture(autouse=True)
 def fresh_state():
     """accelerate keeps the first precision that it is given for the whole process."""
+    AcceleratorState._reset_state(reset_partial_state=True)
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
 

@@ -117,9 +117,10 @@ def pytest_collection_modifyitems(config, items):
     for (function, step), found in found_of.items():
         picks = [zlib.crc32(f"{function.__name__}{key}".encode()) for _, key in found]
         runs = [item for (item, _), pick in zip(found, picks, strict=True) if pick % step == 0]
-        usable = [item for item, _ in found if not is_unusable(item.callspec.params.get("backend"))]
-        runs = runs or [(usable or [item for item, _ in found])[picks[0] % len(usable or found)]]
-        for item, _ in found:
+        alike = [item for item, _ in found]
+        usable = [item for item in alike if not is_unusable(item.callspec.params.get("backend"))] or alike
+        runs = runs or [usable[picks[0] % len(usable)]]
+        for item in alike:
             if item not in runs:
                 item.add_marker(pytest.mark.sweep)
 

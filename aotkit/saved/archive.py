@@ -52,8 +52,8 @@ def read(path: str | os.PathLike[str], trusted: bool) -> tuple[Mapping[str, Any]
                     f"{os.fspath(path)!r} was not saved by this user's aotkit, or has been changed since. It has "
                     "machine code in it, which loading runs: load it with trusted=True if you know where it is from."
                 )
-            names = {*archive.namelist()} - {CONTENT, SIGNATURE}
-            files = {name: archive.read(name) for name in names}
+            content = json.loads(text)
+            files = {name: archive.read(name) for name in content["files"]}
     except UnavailableError:
         raise
     except Exception as e:  # zipfile's, or of one of its decoders, in memory
@@ -63,7 +63,4 @@ def read(path: str | os.PathLike[str], trusted: bool) -> tuple[Mapping[str, Any]
     for name, data in files.items():
         if hashlib.sha256(data).hexdigest() != os.path.splitext(name)[0]:
             raise UnavailableError(f"{os.fspath(path)!r} is damaged: {name} has other contents. Save it again.")
-    content = json.loads(text)
-    if missing := {*content["files"]} - {*files}:
-        raise UnavailableError(f"{os.fspath(path)!r} is damaged: {', '.join(missing)} is not in it. Save it again.")
     return content, files

@@ -6,7 +6,7 @@
 from aotkit.capture.arguments import Parameters, flatten
 from aotkit.capture.auto import BEST, cpp_compiler, default_backend
 from aotkit.capture.direct import DirectFunction
-from aotkit.capture.dynamo import DynamoFunction
+from aotkit.capture.dynamo import DynamoFunction, Piece
 from aotkit.capture.dynamo_backend import CapturedCompiler
 from aotkit.capture.entry import Entry, Failure
 from aotkit.capture.guards import HOOKS
@@ -35,6 +35,7 @@ __all__ = [
     "KeptGraphs",
     "OwnError",
     "Parameters",
+    "Piece",
     "Randomness",
     "Recipe",
     "SharedRandom",

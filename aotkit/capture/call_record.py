@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 from aotkit.timeline import Timeline
 
 if TYPE_CHECKING:
+    from aotkit.capture.frames import KeptPiece
     from aotkit.capture.piece import CapturedGraph
+
+BY_DYNAMO = "TorchDynamo"  # the stage of a first call in which that captures
 
 
 @dataclass
@@ -29,7 +32,7 @@ class Ran:
 
     again: bool = False
     waits: bool = False
-    pieces: "list[CapturedGraph]" = field(default_factory=list)
+    pieces: "list[CapturedGraph | KeptPiece]" = field(default_factory=list)
     eager: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
     timeline: Timeline | None = None
@@ -39,7 +42,7 @@ class Ran:
     def recorded(self, subject: str) -> Iterator[None]:
         """What runs in it are stages of this call; what it has done since the last one was Dynamo's."""
         self.timeline = self.timeline or Timeline(subject, self.began)
-        self.timeline.since_last("TorchDynamo")
+        self.timeline.since_last(BY_DYNAMO)
         with self.timeline.recording():
             yield
 

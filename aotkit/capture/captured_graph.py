@@ -12,17 +12,19 @@ from torch.fx import Graph, GraphModule, Node
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from aotkit.capture.kept_graphs import surroundings
+from aotkit.capture.kept_graphs import Made, surroundings, texts_of
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.shared_random import SharedRandom
 from aotkit.capture.watching import EagersFunctions
-from aotkit.keep import is_kept
+from aotkit.keep import is_kept, key_of
 from aotkit.passes import SINCE_2_14, calls_of, copy_graph, description, strides_of, tensor_kind
 from aotkit.random import Draws
+from aotkit.runtime import mutation_pattern
 from aotkit.text import is_installed
 from aotkit.torch_private.dynamo import end_graph
 from aotkit.torch_private.fake_tensors import is_fake
 from aotkit.torch_private.fx import graph_module
+from aotkit.torch_private.switches import environment
 from aotkit.torch_private.tensors import overrides_operators
 
 _NUMBER = re.compile(r"(?m)(, in \w+?)_\d+$")
@@ -83,7 +85,7 @@ def graph_to_trace(gm: GraphModule, *, shared: bool, seeded: bool) -> GraphModul
 
 
 def what_is_compiled(gm: GraphModule, inputs: Sequence[Any], recipe: Recipe) -> Sequence[str] | None:
-    """All that decides what a graph that Dynamo captured is compiled to, but for the machine.
+    """A digest of all that decides what a graph that Dynamo captured is compiled to, but for the machine.
 
     None if that cannot be told so that it is the same in each process that runs the same.
     """
@@ -94,7 +96,18 @@ def what_is_compiled(gm: GraphModule, inputs: Sequence[Any], recipe: Recipe) -> 
     # Which explanations show; the number that a captured function has is how many were before it.
     lines = [_NUMBER.sub(r"\1", str(node.meta.get("stack_trace"))) for node in gm.graph.nodes]
     # Whether they are leaves decides about strides of gradients.
-    return [*around, text, *lines, *(f"{tensor_kind(x)} {x.is_leaf} {type(x)}" for x in inputs)]
+    kinds = (f"{tensor_kind(x)} {x.is_leaf} {type(x)}" for x in inputs)
+    return [key_of("captured", [*around, text, *lines, *kinds])]
+
+
+def what_is_checked(gm: GraphModule, made: Made | None, recipe: Recipe, inputs: Sequence[Any]) -> Sequence[str] | None:
+    """A digest of all that decides what a captured graph, and what was made of it, compute of these inputs' values."""
+    if not is_kept() or made is None or (texts := texts_of(made)) is None or (captured := description(gm)) is None:
+        return None
+    shared = mutation_pattern(inputs, range(len(inputs)))
+    surroundings = recipe.random, recipe.backend.reuses_saved, environment(), shared
+    sizes = [x for x in inputs if isinstance(x, int)]
+    return [key_of("checked", [captured, *texts, str(surroundings), str(sizes), *map(tensor_kind, inputs)])]
 
 
 def _has_policy(gm: GraphModule) -> bool:

@@ -1,16 +1,18 @@
 """Capture by TorchDynamo: what a function's Python code does with values of tensors stays in Python."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import Any
 
 from torch import Tensor
 
-from aotkit.capture.call_record import Ran, ran
+from aotkit.capture.call_record import BY_DYNAMO, Ran, ran
 from aotkit.capture.captured_graph import in_short
 from aotkit.capture.dynamo_backend import CapturedCompiler
+from aotkit.capture.frames import KeptFrames, KeptPiece, NotAsKept, ToldFrame, keep_frame
 from aotkit.capture.later import Check
 from aotkit.capture.piece import CapturedGraph
 from aotkit.capture.recipe import Recipe
@@ -20,8 +22,9 @@ from aotkit.inspection import Graphs
 from aotkit.random import random_state
 from aotkit.stages import Product
 from aotkit.timeline import Timeline
-from aotkit.torch_private.dynamo import MOST_DYNAMO_VARIANTS, dynamo_compile, graph_breaks, limits_hit
+from aotkit.torch_private.dynamo import MOST_DYNAMO_VARIANTS, Condition, dynamo_compile, graph_breaks, limits_hit
 
+Piece = CapturedGraph | KeptPiece
 NOTHING_TO_COMPILE = "TorchDynamo finds nothing to compile in it"
 LIMIT = (
     "TorchDynamo has compiled it {} times, for other arguments each time, and compiles no more; pass what changes as "
@@ -42,7 +45,7 @@ class Visit:
     """
 
     name: str
-    pieces: list[CapturedGraph] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     breaks: list[str] = field(default_factory=list)
     eager: str | None = None
     error: AotkitError | None = None
@@ -93,7 +96,7 @@ class Visit:
         found = {id(t): t for piece in self.pieces if (t := piece.timeline) is not None}
         return Timeline.joined([*found.values()]) if found else None
 
-    def _piece(self) -> CapturedGraph:
+    def _piece(self) -> Piece:
         if self.error is not None:
             raise self.error
         if len(self.pieces) == 1:
@@ -133,25 +136,36 @@ class DynamoFunction:
         # torch keeps compilers for ever, and would keep the function's module with it.
         nothing: Any = None
         self._compiler = CapturedCompiler(replace(recipe, fn=nothing), check, on_error)
-        too_many = functools.partial(_too_many, recipe.fn) if strict else None
-        self._call = dynamo_compile(recipe.fn, self._compiler, dynamic, own_errors=AotkitError, too_many=too_many)
+        self._dynamic, self._strict = dynamic, strict
+        self._told: list[ToldFrame] = []  # of the frames that Dynamo compiles in one call
+        # What is compiled in the background has a graph of its own.
+        self._kept = None if check == "later" else KeptFrames(recipe, bool(check))
+
+    @functools.cached_property
+    def _call(self) -> Callable[..., Any]:
+        """The function, captured by Dynamo, which is imported for that."""
+        too_many = functools.partial(_too_many, self._recipe.fn) if self._strict else None
+        return dynamo_compile(
+            self._recipe.fn, self._compiler, self._dynamic, own_errors=AotkitError, too_many=too_many, tell=self._tell
+        )
 
     @property
-    def captured(self) -> list[CapturedGraph]:
+    def captured(self) -> list[Piece]:
         """The pieces of all calls so far, each once, in the order in which they were captured."""
-        return [piece for made in self._compiler.captured if (piece := made()) is not None]
+        kept = () if self._kept is None else self._kept.pieces
+        return [*kept, *(piece for made in self._compiler.captured if (piece := made()) is not None)]
 
     @property
     def entries(self) -> int:
         """How many graphs are compiled."""
-        return self._compiler.compiled
+        return self._compiler.compiled + (0 if self._kept is None else len(self._kept.pieces))
 
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str | None]:
         """The function's result, and why the call, or a part of it, ran eagerly, if one did."""
         call, limits = self._new_call(), limits_hit()
         try:
             with self._recorded(call):
-                result = self._call(*args, **kwargs)
+                result = self._run(call, args, kwargs)
         except TraceError as e:
             # If a part of it ran, to run that again would repeat what it changes.
             if self._on_error == "raise" or call.pieces:
@@ -175,7 +189,7 @@ class DynamoFunction:
         """
         call = self._new_call(again=check, waits=True)
         with self._recorded(call), random_state():
-            self._call(*args, **kwargs)
+            self._run(call, args, kwargs)
         error = next((piece.error for piece in call.pieces if piece.error is not None), None)
         reasons = [piece.ends_because for piece in call.pieces if piece.ends_because]
         if not reasons and len(call.pieces) > 1:  # none was there yet when Dynamo met what it cannot capture
@@ -194,7 +208,35 @@ class DynamoFunction:
         """The result of a call that is made once more, and what it ran, with its values. Random state is put back."""
         call = Ran(waits=True, values=[])
         with self._recorded(call), random_state():
-            return self._call(*args, **kwargs), call
+            return self._run(call, args, kwargs), call
+
+    def _run(self, call: Ran, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The result of a call, as an earlier process captured it if one has, else by Dynamo."""
+        # Who asks for more than the result needs the captured graph.
+        if self._kept is not None and not call.again and call.values is None:
+            if self._kept.waits and call.timeline is None:
+                call.timeline = Timeline(self._recipe.subject, call.began)
+            with call.timeline.recording() if call.timeline else nullcontext():
+                made = self._kept.find(args, kwargs)
+            if made is not None:
+                with suppress(NotAsKept):
+                    return made()
+        compiled = self._compiler.compiled
+        self._told.clear()
+        result = self._call(*args, **kwargs)
+        if self._compiler.compiled == compiled + 1 and len(call.pieces) == len(self._told) == 1 and not call.eager:
+            self._keep(call.pieces[0], self._told[0], call.timeline)
+        return result
+
+    def _keep(self, piece: Piece, told: ToldFrame, timeline: Timeline | None) -> None:
+        """Keep what Dynamo captured of a call that is one graph."""
+        if self._kept is not None and isinstance(piece, CapturedGraph) and timeline is not None:
+            stages = (stage.seconds for stage in timeline.stages if stage.name == BY_DYNAMO)
+            with timeline.recording():
+                keep_frame(self._kept.name, piece, told, sum(stages))
+
+    def _tell(self, function: FunctionType, is_plain: bool, conditions: Sequence[Condition]) -> None:
+        self._told.append(ToldFrame(function, is_plain, conditions))
 
     def _new_call(self, again: bool = False, waits: bool = False) -> Ran:
         timeline, self._timeline = self._timeline, None

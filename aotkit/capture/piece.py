@@ -20,10 +20,11 @@ from aotkit.capture.captured_graph import (
     graph_to_trace,
     strides_of_captured,
     uncompiled_graph,
+    what_is_checked,
     what_is_compiled,
 )
 from aotkit.capture.eager_saved import saved_in_eager
-from aotkit.capture.kept_graphs import Made, graphs_made, keep_graphs, kept_graphs, texts_of
+from aotkit.capture.kept_graphs import Made, graphs_made, keep_graphs, kept_graphs
 from aotkit.capture.later import Later
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.refusals import EagerOnly
@@ -42,8 +43,7 @@ from aotkit.checking import (
 )
 from aotkit.errors import AotkitError, TraceError
 from aotkit.inspection import Graphs
-from aotkit.keep import is_kept
-from aotkit.passes import HasNoGraph, description, tensor_kind
+from aotkit.passes import HasNoGraph
 from aotkit.random import SeedNeeded, new_seed, random_state
 from aotkit.runtime import (
     COMPILE_LOCK,
@@ -60,8 +60,7 @@ from aotkit.timeline import current, stage
 from aotkit.torch_private import native
 from aotkit.torch_private.aotautograd import compile_captured, trace
 from aotkit.torch_private.aotautograd_metadata import Compiled
-from aotkit.torch_private.dynamo import is_dynamos_own
-from aotkit.torch_private.switches import environment
+from aotkit.torch_private.dynamo import is_dynamos_own, traced_code
 
 
 class CapturedGraph:
@@ -79,6 +78,7 @@ class CapturedGraph:
         timeline: where the time of the call went that it was compiled in.
         error: why it runs eagerly.
         later: it runs uncompiled as yet, and this is what to compile.
+        traced: the code that Dynamo has run through for it.
         ends_because: why Dynamo ended the graph where it did; None where the function ends.
     """
 
@@ -108,6 +108,9 @@ class CapturedGraph:
         self.timeline = current()
         self.error: AotkitError | None = None
         self.later: Later | None = None
+        self.traced = traced_code()
+        self._parts: Sequence[str] | None = None
+        self._verdict: Sequence[str] | None = None  # the name under which it is kept
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
         inputs = (*inputs, *self._attributes)
@@ -148,6 +151,15 @@ class CapturedGraph:
         return graphs_made(self.made, self._input_names, self._recipe.why_backend)
 
     @property
+    def kept_as(self) -> dict[str, Any] | None:
+        """Where another process finds what was compiled, and the verdict; None if it does not."""
+        recipe = self._recipe
+        if self._parts is None or self._attributes or self.why_eager is not None or self.is_unchecked:
+            return None
+        named = {"backend": recipe.backend_name, "why": recipe.why_backend, "names": self._input_names}
+        return {**named, "parts": self._parts, "verdict": self._verdict}
+
+    @property
     def why_eager(self) -> str | None:
         """Why it runs uncompiled, if it does."""
         waits = None if self.later is None else "it is not compiled yet"
@@ -175,19 +187,9 @@ class CapturedGraph:
     def _report(self, inputs: Sequence[Any], input_names: Sequence[str], again: bool) -> CheckReport:
         subject, compare = self._recipe.subject, functools.partial(self._compare, inputs, input_names)
         with stage("look for a verdict"):
-            parts = self._account(inputs) if is_kept() and not again else None
+            parts = None if again else what_is_checked(self._gm, self.made, self._recipe, inputs)
+        self._verdict = parts
         return checked_before(subject, parts, lambda: checker.memory_permitting(subject, compare))
-
-    def _account(self, inputs: Sequence[Any]) -> Sequence[str] | None:
-        """All that decides what the captured graph, and the compiled ones, compute of these inputs but their values."""
-        assert self.made is not None
-        if (texts := texts_of(self.made)) is None or (captured := description(self._gm)) is None:
-            return None
-        recipe = self._recipe
-        shared = mutation_pattern(inputs, range(len(inputs)))
-        surroundings = recipe.random, recipe.backend.reuses_saved, environment(), shared
-        sizes = [x for x in inputs if isinstance(x, int)]
-        return [captured, *texts, str(surroundings), str(sizes), *map(tensor_kind, inputs)]
 
     def _run_eagerly(self, reason: str, inputs: Sequence[Any]) -> Sequence[Any]:
         if (call := ran.get()) is not None:
@@ -223,7 +225,7 @@ class CapturedGraph:
         start = time.monotonic()
         strides = {i: example_inputs[i].stride() for i in assigned_data(gm)}
         self._assigned = {i: s if all(type(n) is int for n in s) else None for i, s in strides.items()}
-        parts = None if self._assigned else what_is_compiled(gm, example_inputs, self._recipe)
+        self._parts = parts = None if self._assigned else what_is_compiled(gm, example_inputs, self._recipe)
         kept = kept_graphs(parts, self._recipe.backend, self._recipe.name, guarded=False)
         if kept is not None:
             self.made, self.way_in, self.seeded = kept, kept.way_in, kept.more["seeded"]
@@ -247,7 +249,9 @@ class CapturedGraph:
             self.seeded = True
             pipeline, compiled = self._compiled(gm, example_inputs)
         self.made = pipeline
-        self.way_in = self._shortest_way(pipeline, compiled, len(example_inputs) + self.seeded)
+        count = len(example_inputs) + self.seeded
+        with stage("make the way in"):
+            self.way_in = way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, count, self._recipe.name)
         self._mutated = compiled.mutated
         if not mutation_pattern(example_inputs, compiled.mutated):
             more = {"seeded": self.seeded, "mutated": [*compiled.mutated]}
@@ -278,10 +282,6 @@ class CapturedGraph:
                 f"a graph that TorchDynamo captured of {self._recipe.name!r} cannot be traced: {type(e).__name__}: "
                 f"{e}. Keep it out by torch.compiler.disable, or use on_error='eager' to run it uncompiled."
             ) from e
-
-    def _shortest_way(self, pipeline: Pipeline, compiled: Compiled, count: int) -> WayIn:
-        with stage("make the way in"):
-            return way_in(compiled, pipeline.compiled(), pipeline.gradient_uses, count, self._recipe.name)
 
     def _calling(self, way: WayIn) -> Callable[..., Sequence[Any]]:
         def run(*inputs: Any) -> Sequence[Any]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 import torch
 
 from aotkit.capture import (
-    CapturedGraph,
     DirectFunction,
     DynamoFunction,
     EagerOnly,
@@ -23,6 +22,7 @@ from aotkit.capture import (
     Failure,
     FirstCall,
     OwnError,
+    Piece,
     is_importable,
     recipe_of,
     why_later,
@@ -212,8 +212,8 @@ class CompiledFunction(Generic[P, R]):
         )  # fmt: skip
 
     @property
-    def captured(self) -> Sequence[CapturedGraph]:
-        """The graphs that TorchDynamo has captured so far, in all calls."""
+    def captured(self) -> Sequence[Piece]:
+        """The graphs that TorchDynamo has captured so far, in all calls, here or in an earlier process."""
         return () if self._dynamo is None else self._dynamo.captured
 
     def _way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | DynamoFunction:

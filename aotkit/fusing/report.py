@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from aotkit.capture import CapturedGraph
+from aotkit.capture import Piece
 from aotkit.compiled import CompiledFunction
 from aotkit.fusing.classes import Fusion, is_fused, original_class
 from aotkit.inspection import saved_bytes
@@ -128,7 +128,7 @@ def report_of(model: nn.Module, fusion: Fusion) -> FusionReport:
     return FusionReport(parts)
 
 
-def _fused_graph(piece: CapturedGraph) -> FusedGraph:
+def _fused_graph(piece: Piece) -> FusedGraph:
     graphs = piece.graphs
     goes_on = piece.ends_because is not None
     if piece.why_eager is not None or graphs is None or graphs.backward is None:

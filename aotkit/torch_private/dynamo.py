@@ -1,10 +1,14 @@
 """TorchDynamo's capture, and the backends that it knows."""
 
+import dis
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Sequence
-from types import FunctionType, MethodType
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import CodeType, FunctionType, MethodType
 from typing import Any, NoReturn
 
 import torch
@@ -51,18 +55,20 @@ def dynamo_compile(
     *,
     own_errors: type[Exception],
     too_many: Callable[[], Exception] | None,
+    tell: "Tell | None" = None,
 ) -> Callable[..., Any]:
     """`torch.compile` with a backend of ours.
 
     Args:
         own_errors: those of the backend that come as they are.
         too_many: makes what to raise where Dynamo gives up after many variants; None: it runs eagerly then.
+        tell: is told under which conditions Dynamo runs what it has compiled, of each frame.
     """
     from torch._dynamo import config
     from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit
 
     correct_in_place_results()
-    compiled, parts = _compiled_by_dynamo(fn, backend, dynamic)
+    compiled, parts = _compiled_by_dynamo(fn, backend, dynamic, tell)
     # `config.patch` would leave some memory behind in each call.
     limits = functools.partial(
         config._make_closure_patcher,
@@ -79,10 +85,10 @@ def dynamo_compile(
         nonlocal backend, compiled, parts, hooks, limit
         if hooks is not None and hooks.have_come():  # once more, with Dynamo's guards of them
             backend = _another(backend)
-            compiled, parts = _compiled_by_dynamo(fn, backend, dynamic)
+            compiled, parts = _compiled_by_dynamo(fn, backend, dynamic, tell)
             hooks, limit = None, limits(skip_nnmodule_hook_guards=False)
         if parts and any(map(operator.is_not, parts, _parts(fn))):  # a notebook has loaded it anew
-            compiled, parts = _compiled_by_dynamo(fn, backend, dynamic)
+            compiled, parts = _compiled_by_dynamo(fn, backend, dynamic, tell)
         restore = limit()
         try:
             return compiled(*args, **kwargs)
@@ -132,7 +138,7 @@ def _another(backend: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _compiled_by_dynamo(
-    fn: Callable[..., Any], backend: Callable[..., Any], dynamic: bool | None
+    fn: Callable[..., Any], backend: Callable[..., Any], dynamic: bool | None, tell: "Tell | None"
 ) -> tuple[Callable[..., Any], Sequence[Any]]:
     """`torch.compile` of a function, with code of its own.
 
@@ -143,21 +149,84 @@ def _compiled_by_dynamo(
         (that, what of the function it is a copy of): nothing if it calls the function, whose own frame Dynamo then
         captures once more, from its start, if the graph ends in it.
     """
-    function = fn.__func__ if isinstance(fn, MethodType) else fn
-    number = next(_numbers)
-    if not _is_plain(function):
-
-        def captured(*args: Any, **kwargs: Any) -> Any:
-            return fn(*args, **kwargs)
-
-        captured.__code__ = captured.__code__.replace(co_name=f"captured_{number}")
-        return torch.compile(captured, backend=backend, dynamic=dynamic), ()
+    is_plain = _is_plain(fn.__func__ if isinstance(fn, MethodType) else fn)
+    function, bound = captured_function(fn, is_plain)
     code, defaults, keyword_defaults = parts = _parts(function)
-    name = f"{code.co_name}_{number}"
+    name = f"{code.co_name}_{next(_numbers)}"
     copied = FunctionType(code.replace(co_name=name), function.__globals__, name, defaults, function.__closure__)
     copied.__kwdefaults__ = keyword_defaults
-    compiled = torch.compile(copied, backend=backend, dynamic=dynamic)
-    return functools.partial(compiled, fn.__self__) if isinstance(fn, MethodType) else compiled, parts
+    options: Any = None if tell is None else {"guard_filter_fn": functools.partial(_told, tell, copied, is_plain)}
+    compiled = torch.compile(copied, backend=backend, dynamic=dynamic, options=options)
+    return functools.partial(compiled, *bound) if bound else compiled, parts if is_plain else ()
+
+
+def captured_function(fn: Callable[..., Any], is_plain: bool) -> tuple[FunctionType, Sequence[Any]]:
+    """The function whose frame Dynamo captures of a call of this one, and what its first arguments are.
+
+    Args:
+        is_plain: whether that is the function itself.
+    """
+    if isinstance(fn, MethodType) and is_plain:
+        return fn.__func__, (fn.__self__,)  # type: ignore[return-value]
+    if is_plain:
+        return fn, ()  # type: ignore[return-value]
+
+    def captured(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return captured, ()  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One of those under which Dynamo runs what it has compiled of a frame.
+
+    Attributes:
+        kind: Dynamo's name.
+        expression: of Python; `L` has the frame's variables in it, `G` its module's. "" where it is about none.
+        value: that of the expression.
+        arguments: what more there is to it: a key, the name of an attribute, another expression.
+    """
+
+    kind: str
+    expression: str
+    value: Any
+    arguments: Sequence[Any]
+
+
+# The function whose frame it is, whether that is a copy of the user's own, and the conditions.
+Tell = Callable[[FunctionType, bool, Sequence[Condition]], None]
+
+
+def _told(tell: Tell, function: FunctionType, is_plain: bool, entries: Sequence[Any]) -> list[bool]:
+    """A filter of Dynamo's guards that lets all pass."""
+    tell(function, is_plain, [*map(_condition, entries)])
+    return [True] * len(entries)
+
+
+def _condition(entry: Any) -> Condition:
+    made = entry.orig_guard.create_fn
+    given = (*made.args, *made.keywords.values()) if isinstance(made, functools.partial) else ()
+    arguments = [getattr(argument, "name", argument) for argument in given]
+    expression = entry.orig_guard.name if entry.has_value else ""
+    return Condition(entry.guard_type, expression, entry.value, [x() if callable(x) else x for x in arguments])
+
+
+def traced_code() -> list[CodeType]:
+    """The code that Dynamo has run through for the graph that it hands to a backend now."""
+    from torch._guards import TracingContext
+
+    return list(TracingContext.get_traced_code() or ())
+
+
+def compiled_frames(function: FunctionType) -> Iterator[tuple[CodeType, dict[str, Any]]]:
+    """Code that Dynamo runs in place of a function's, and the global variables of that."""
+    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
+
+    space = function.__globals__
+    for entry in _debug_get_cache_entry_list(function.__code__):
+        names = {i.argval for i in dis.get_instructions(entry.code) if i.opname.endswith("_GLOBAL")} & space.keys()
+        yield entry.code, {name: getattr(space[name], "_torchdynamo_orig_callable", space[name]) for name in names}
 
 
 def _parts(fn: Any) -> tuple[Any, Any, Any]:
@@ -198,16 +267,18 @@ def end_graph(why: str) -> NoReturn:
 
 def graph_breaks() -> dict[str, int]:
     """How often Dynamo has ended a graph early so far, by the reasons that it gives."""
-    from torch._dynamo.utils import counters
-
-    return dict(counters["graph_break"])
+    return dict(_counters()["graph_break"])
 
 
 def limits_hit() -> int:
     """How often Dynamo has given up on a function, or on a part of one, after many variants."""
-    from torch._dynamo.utils import counters
+    return sum(count for what, count in _counters()["unimplemented"].items() if what.startswith(LIMIT_HIT))
 
-    return sum(count for what, count in counters["unimplemented"].items() if what.startswith(LIMIT_HIT))
+
+def _counters() -> Any:
+    """Dynamo's, by what they count."""
+    module: Any = sys.modules.get("torch._dynamo.utils")  # which takes a second to import
+    return defaultdict(dict) if module is None else module.counters
 
 
 def phases() -> dict[str, float]:

@@ -1,0 +1,183 @@
+"""Find what an earlier process captured of a call, and run that."""
+
+import builtins
+import itertools
+import time
+import types
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from torch import Tensor, nn
+
+from aotkit.capture.frames.code_data import code_of
+from aotkit.capture.frames.comparing import Scope, comparison, values_of
+from aotkit.capture.frames.facts import hold
+from aotkit.capture.frames.keeping import BUILTINS, KIND, digest_of_file, name_of_frames
+from aotkit.capture.frames.piece import KeptPiece
+from aotkit.capture.frames.telling import Telling
+from aotkit.capture.kept_graphs import kept_graphs
+from aotkit.capture.recipe import Recipe
+from aotkit.checking import kept_verdict
+from aotkit.keep import kept
+from aotkit.registry import get_backend
+from aotkit.timeline import stage
+from aotkit.torch_private.autograd import has_saved_tensor_hooks
+from aotkit.torch_private.dynamo import captured_function
+from aotkit.torch_private.switches import environment
+from aotkit.torch_private.tensors import tensor_guard
+
+TRIES = 4
+# Marks of `torch._dynamo.mark_dynamic`: their sizes are to be left open.
+MARKS = "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"
+Run = Callable[[], Any]
+_numbers = itertools.count()
+
+
+class KeptFrames:
+    """What earlier processes have captured of a function.
+
+    Comparing it with a call takes longer than Dynamo's own guards do. When it has cost as much as capturing the
+    function again, Dynamo does that, and has the calls that follow.
+
+    Attributes:
+        name: under which they are kept; None: they are not.
+    """
+
+    def __init__(self, recipe: Recipe, is_checked: bool) -> None:
+        self._environment = environment()
+        self.name = name_of_frames(recipe)
+        record = None if self.name is None else kept(KIND, self.name)
+        self._frames = [_Frame(recipe, data, is_checked) for data in (record["frames"] if record else ())]
+        self._seconds = max((frame.seconds for frame in self._frames), default=0.0)
+
+    @property
+    def pieces(self) -> list[KeptPiece]:
+        """The graphs of calls that have been made."""
+        return [frame.piece for frame in self._frames if frame.piece is not None]
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are others, for which no call has been made yet."""
+        return any(frame.piece is None for frame in self._frames)
+
+    def find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Run | None:
+        """What makes such a call; None if none of them does."""
+        if not self._frames or environment() != self._environment or has_saved_tensor_hooks():
+            return None
+        start = time.perf_counter()
+        found = next((run for frame in self._frames if (run := frame.run_for(args, kwargs))), None)
+        self._frames = [frame for frame in self._frames if frame.tries]
+        self._seconds -= time.perf_counter() - start
+        if self._seconds < 0:
+            self._frames.clear()
+        return found
+
+
+class _Frame:
+    """One captured call.
+
+    Attributes:
+        seconds: that it took to capture it.
+        tries: with how many more calls it will be compared before it is given up.
+        piece: its graph, once a call is like this.
+    """
+
+    def __init__(self, recipe: Recipe, data: Mapping[str, Any], is_checked: bool) -> None:
+        self._recipe, self._data, self._is_checked = recipe, data, is_checked
+        self.seconds: float = data["seconds"]
+        self.tries = TRIES
+        self.piece: KeptPiece | None = None
+        self._function, self._bound = captured_function(recipe.fn, data["is_plain"])
+        self._code = self._function.__code__
+        self._tensors_in: Callable[..., list[Tensor] | None]
+        self._accepts: Callable[..., bool]
+        self._run: Callable[..., Any]
+
+    def run_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Run | None:
+        """What makes a call, if it is like this."""
+        given = (*self._bound, *args)
+        if self._function.__code__ is not self._code:  # a notebook has loaded it anew
+            self.tries = 0
+        elif self.piece is not None or self._prepared(given, kwargs):
+            with suppress(Exception):  # a call of another kind may lack anything that is looked at
+                tensors = self._tensors_in(*given, **kwargs)
+                if tensors is not None and self._accepts(*tensors) and not any(map(_is_marked, tensors)):
+                    return lambda: self._run(*given, **kwargs)
+        return None
+
+    def _prepared(self, given: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call is like this, so that it can be made, and others."""
+        self.tries -= 1
+        with stage("look for a capture"):
+            return self._compared(given, kwargs)
+
+    def _compared(self, given: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        data = self._data
+        if any(digest_of_file(path) != digest for path, digest in data["files"].items()):
+            self.tries = 0
+            return False
+        with suppress(Exception):
+            modules = {name: _space(module) for name, module in data["modules"].items()}
+            scope = Scope(self._function, modules)
+            values = values_of(data["facts"], scope)(*given, **kwargs)
+            tensors = len({id(value) for value in values if isinstance(value, Tensor)})
+            if tensors != data["tensors"] or not hold(data["facts"], values, Telling()):
+                return False
+            if (piece := self._piece()) is None:
+                return False
+            self._tensors_in = comparison(data["facts"], values, scope)
+            facts = zip(data["facts"], values, strict=True)
+            self._accepts = tensor_guard([value for fact, value in facts if fact[0] == "tensor"])
+            self._run = self._running(piece, modules)
+            self.piece, self.tries = piece, TRIES
+        return self.piece is not None
+
+    def _piece(self) -> KeptPiece | None:
+        """Its graph as it was compiled, and checked if that is wanted."""
+        data = self._data["piece"]
+        names = data["backend"].split(", ")
+        backend = get_backend(names[0] if len(names) == 1 else names)
+        recipe = replace(self._recipe, backend=backend, backend_name=data["backend"], why_backend=data["why"])
+        if (made := kept_graphs(data["parts"], backend, recipe.name, guarded=False)) is None:
+            return None
+        report = kept_verdict(recipe.subject, data["verdict"]) if self._is_checked and data["verdict"] else None
+        return None if self._is_checked and report is None else KeptPiece(recipe, made, data["names"], report)
+
+    def _running(self, piece: KeptPiece, modules: Mapping[str, Any]) -> Callable[..., Any]:
+        """Dynamo's code as a function, with what it uses among the global variables of the user's, as Dynamo has it."""
+        code, function, graph = code_of(self._data["code"]), self._function, self._data["graph"]
+        own = f"{graph}_kept_{next(_numbers)}"
+        code = code.replace(co_names=tuple(own if name == graph else name for name in code.co_names))
+        space, cells = function.__globals__, dict(zip(self._code.co_freevars, function.__closure__ or (), strict=True))
+        for name, module in modules.items():
+            space.setdefault(name, module)
+        space[own] = piece
+        weakref.finalize(self, space.pop, own, None)
+        closure = tuple(cells[name] for name in code.co_freevars)
+        run = types.FunctionType(code, space, code.co_name, function.__defaults__, closure)
+        run.__kwdefaults__ = function.__kwdefaults__
+        return run
+
+
+class _Utilities:
+    """Dynamo's, which take long to import, and of which most code uses marks in a profile alone."""
+
+    NAME = "torch._dynamo.utils"
+    record_pregraph_bytecode_enter = record_pregraph_bytecode_exit = staticmethod(lambda *mark: None)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self.NAME), name)
+
+
+def _space(module: str) -> Any:
+    if module == _Utilities.NAME:
+        return _Utilities()
+    return vars(builtins) if module == BUILTINS else import_module(module)
+
+
+def _is_marked(tensor: Tensor) -> bool:
+    return not isinstance(tensor, nn.Parameter) and any(hasattr(tensor, mark) for mark in MARKS)

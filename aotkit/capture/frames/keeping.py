@@ -1,0 +1,156 @@
+"""Keep what Dynamo captured of a call for later processes."""
+
+import functools
+import hashlib
+import os
+import re
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aotkit.capture.frames.code_data import code_data
+from aotkit.capture.frames.facts import Fact, facts_of
+from aotkit.capture.frames.telling import Telling, Untold, digest_of
+from aotkit.capture.kept_graphs import surroundings
+from aotkit.capture.piece import CapturedGraph
+from aotkit.capture.reached import OF_THE_PROCESS
+from aotkit.capture.recipe import Recipe
+from aotkit.keep import is_kept, keep, kept, machine
+from aotkit.timeline import stage
+from aotkit.torch_private.autograd import has_saved_tensor_hooks
+from aotkit.torch_private.distributed import is_running
+from aotkit.torch_private.dynamo import Condition, compiled_frames
+
+KIND = "frames"
+MOST = 8  # of one function: for other sizes, modes, settings
+BUILTINS = "builtins"
+# Dynamo takes what these give for a constant.
+OF_ONE_PROCESS = OF_THE_PROCESS - {"distributed", "hub", "load"} | {"getpid", "hash", "id", "input", "open"}
+_GLOBAL = re.compile(r"G\['(\w+)'\]")
+# The code of these changes with what the name of a record has in it: versions of torch and of Python.
+_KNOWN = tuple(f"{os.path.dirname(str(module.__file__))}{os.sep}" for module in (torch, os))
+_OTHERS = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
+
+
+class ToldFrame:
+    """What Dynamo tells of a frame that it has compiled.
+
+    Attributes:
+        function: the frame is of a call of it.
+        is_plain: whether it is a copy of the user's own.
+        facts: under which it is right; None where these cannot be told.
+        tensors: how many these are about; which of them are the same, they say.
+    """
+
+    def __init__(self, function: types.FunctionType, is_plain: bool, conditions: Sequence[Condition]) -> None:
+        self.function, self.is_plain = function, is_plain
+        self.telling = Telling()
+        self.facts: list[Fact] | None = None
+        self.tensors = len({id(condition.value) for condition in conditions if isinstance(condition.value, Tensor)})
+        with suppress(Exception):  # an object of the user's may raise anything where it is looked at
+            self.facts = facts_of(conditions, self.telling)
+
+
+def name_of_frames(recipe: Recipe) -> list[str] | None:
+    """All that decides what is captured of a function, but for what it reads; None where that cannot be told."""
+    if not is_kept() or is_running() or has_saved_tensor_hooks():
+        return None
+    if (around := surroundings(recipe.for_inputs(()))) is None:
+        return None
+    function = getattr(recipe.fn, "__func__", recipe.fn)
+    code = digest_of(function.__code__) if isinstance(function, types.FunctionType) else ""
+    group = str(torch.distributed.is_available() and torch.distributed.is_initialized())
+    return [*machine(), recipe.asked_for, *around, group, f"{function.__module__} {type(function).__qualname__} {code}"]
+
+
+def keep_frame(name: Sequence[str] | None, piece: CapturedGraph, told: ToldFrame, seconds: float) -> None:
+    """Keep what Dynamo captured of a call, if another process could run it.
+
+    Args:
+        name: of `name_of_frames`, before anything ran: what surrounds a call is another when Dynamo is in use.
+        piece: the only graph of the call.
+        told: of Dynamo, about the only frame.
+        seconds: that Dynamo took.
+    """
+    if name is None or told.facts is None or piece.kept_as is None:
+        return
+    with stage("keep the capture"), suppress(Untold):
+        frame = {**_as_data(piece, told, told.facts), "seconds": seconds}
+        before = kept(KIND, name) or {"frames": []}
+        others = [other for other in before["frames"] if other["facts"] != frame["facts"]]
+        keep(KIND, name, {"frames": [frame, *others][:MOST]})
+
+
+def _as_data(piece: CapturedGraph, told: ToldFrame, facts: Sequence[Fact]) -> dict[str, Any]:
+    space = told.function.__globals__
+    frames = compiled_frames(told.function)
+    code, used = next(((code, used) for code, used in frames if any(v is piece for v in used.values())), (None, {}))
+    if code is None:
+        raise Untold("code that Dynamo has forgotten")
+    graph = next(name for name, value in used.items() if value is piece)
+    expressions = {text for kind, *parts in facts for text in parts[: 2 if kind == "same" else 1]}
+    mentioned = {name for text in expressions for name in _GLOBAL.findall(text)} & space.keys()
+    modules = {name: _module(space[name]) for name in {*used, *mentioned} - {graph}}
+    # What Dynamo's code uses of the user's module, though Dynamo does not look at that in each call.
+    unseen = [name for name in used if modules.get(name, "") is None and f"G[{name!r}]" not in expressions]
+    more = [["value", f"G[{name!r}]", told.telling.of(used[name])] for name in unseen]
+    return {
+        "is_plain": told.is_plain,
+        "facts": [*facts, *more],
+        "tensors": told.tensors,
+        "files": _files(piece.traced, told),
+        "code": code_data(code),
+        "graph": graph,
+        "modules": {name: module for name, module in modules.items() if module is not None},
+        "piece": piece.kept_as,
+    }
+
+
+def _module(value: Any) -> str | None:
+    """What to import for a global variable that Dynamo may have added; None for what is none of Dynamo's."""
+    if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
+        return value.__name__
+    return BUILTINS if value is vars(sys.modules[BUILTINS]) else None
+
+
+def _files(traced: Sequence[types.CodeType], told: ToldFrame) -> Mapping[str, str]:
+    """Digests of the files that the code is in which Dynamo has run through.
+
+    Raises:
+        Untold: one of them cannot be read, and no fact tells the code.
+    """
+    found = {}
+    for code in traced:
+        path = code.co_filename
+        if path.startswith("<frozen") or (path.startswith(_KNOWN) and not _is_installed(path)):
+            continue
+        if names := OF_ONE_PROCESS.intersection(code.co_names):
+            raise Untold(f"{min(names)}() in {code.co_qualname}")
+        if (digest := digest_of_file(path)) is not None:
+            found[path] = digest
+        elif code is not told.function.__code__ and digest_of(code) not in told.telling.codes:
+            raise Untold(f"{code.co_qualname} in {path}")
+    return found
+
+
+def _is_installed(path: str) -> bool:
+    return any(part in path for part in _OTHERS) and not path.startswith(_KNOWN[0])
+
+
+def digest_of_file(path: str) -> str | None:
+    """A digest of a file; None if it cannot be read."""
+    try:
+        return _digest(path, os.stat(path).st_mtime_ns)
+    except OSError:
+        return None
+
+
+@functools.cache
+def _digest(path: str, written: int) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -58,9 +58,9 @@ from aotkit.runtime import (
 from aotkit.stages import Pipeline, Product
 from aotkit.timeline import current, stage
 from aotkit.torch_private import native
-from aotkit.torch_private.aotautograd import compile_captured, trace
+from aotkit.torch_private.aotautograd import compile_captured, trace, traced_code
 from aotkit.torch_private.aotautograd_metadata import Compiled
-from aotkit.torch_private.dynamo import is_dynamos_own, traced_code
+from aotkit.torch_private.dynamo import is_dynamos_own
 
 
 class CapturedGraph:

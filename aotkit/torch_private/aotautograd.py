@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from types import CodeType
 from typing import Any
 
 import torch
@@ -260,3 +261,10 @@ def _rows_overlap(a: Tensor, b: Tensor) -> bool:
         return False
     behind = distance % row
     return bool(behind < first.shape[1] or behind + second.shape[1] > row)
+
+
+def traced_code() -> list[CodeType]:
+    """The code that Dynamo has run through for the graph that it hands to a backend now."""
+    from torch._guards import TracingContext
+
+    return list(TracingContext.get_traced_code() or ())

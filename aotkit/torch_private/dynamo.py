@@ -200,23 +200,20 @@ Tell = Callable[[FunctionType, bool, Sequence[Condition]], None]
 
 def _told(tell: Tell, function: FunctionType, is_plain: bool, entries: Sequence[Any]) -> list[bool]:
     """A filter of Dynamo's guards that lets all pass."""
-    tell(function, is_plain, [*map(_condition, entries)])
+    tell(function, is_plain, [told for told in map(_condition, entries) if told is not None])
     return [True] * len(entries)
 
 
-def _condition(entry: Any) -> Condition:
-    made = entry.orig_guard.create_fn
+def _condition(entry: Any) -> Condition | None:
+    guard, made = entry.orig_guard, entry.orig_guard.create_fn
     given = (*made.args, *made.keywords.values()) if isinstance(made, functools.partial) else ()
     arguments = [getattr(argument, "name", argument) for argument in given]
-    expression = entry.orig_guard.name if entry.has_value else ""
-    return Condition(entry.guard_type, expression, entry.value, [x() if callable(x) else x for x in arguments])
-
-
-def traced_code() -> list[CodeType]:
-    """The code that Dynamo has run through for the graph that it hands to a backend now."""
-    from torch._guards import TracingContext
-
-    return list(TracingContext.get_traced_code() or ())
+    if entry.guard_type == "HASATTR" and not arguments:  # in torch 2.11, about the attribute
+        if not guard.code_list:  # another guard says the same
+            return None
+        has, source = not guard.code_list[-1].startswith("not "), guard.originating_source
+        return Condition(entry.guard_type, source.base.name, None, [source.member, has])
+    return Condition(entry.guard_type, guard.name if entry.has_value else "", entry.value, arguments)
 
 
 def compiled_frames(function: FunctionType) -> Iterator[tuple[CodeType, dict[str, Any]]]:

@@ -10,8 +10,9 @@ from aotkit.capture.frames.facts import Fact
 from aotkit.capture.frames.telling import Untold
 from aotkit.capture.objects import EXACT
 
-CALLED = frozenset({"type", "list", "tuple", "dict.keys", "dict.__getitem__"})
-DYNAMIC = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices")  # marks of `mark_dynamic`: other sizes are wanted
+CALLED = frozenset({
+    "type", "list", "tuple", "dict.keys", "dict.__getitem__", "object.__getattribute__", "type.__getattribute__",
+})  # fmt: skip
 PREFIX = "aotkit_"  # no variable of the frame is called so
 Values = Callable[..., Any]
 

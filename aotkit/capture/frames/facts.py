@@ -64,7 +64,7 @@ def _of_key(value: Any, arguments: Sequence[Any], telling: Telling) -> list[Fact
 
 def _of_attribute(value: Any, arguments: Sequence[Any], telling: Telling) -> list[Fact]:
     name = _key(arguments)
-    return [["attribute", name, hasattr(value, name)]]
+    return [["attribute", name, arguments[1] if len(arguments) > 1 else hasattr(value, name)]]
 
 
 def _of_own_attribute(value: Any, arguments: Sequence[Any], telling: Telling) -> list[Fact]:

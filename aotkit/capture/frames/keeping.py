@@ -1,5 +1,6 @@
 """Keep what Dynamo captured of a call for later processes."""
 
+import builtins
 import functools
 import hashlib
 import os
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from aotkit.capture.frames.code_data import code_data
+from aotkit.capture.frames.comparing import Scope, values_of
 from aotkit.capture.frames.facts import Fact, facts_of
 from aotkit.capture.frames.telling import Telling, Untold, digest_of
 from aotkit.capture.kept_graphs import surroundings
@@ -29,7 +31,7 @@ from aotkit.torch_private.dynamo import Condition, compiled_frames
 
 KIND = "frames"
 MOST = 8  # of one function: for other sizes, modes, settings
-BUILTINS = "builtins"
+BUILTINS = "builtins.__dict__"  # no module, but what Dynamo calls so
 # Dynamo takes what these give for a constant.
 OF_ONE_PROCESS = OF_THE_PROCESS - {"distributed", "hub", "load"} | {"getpid", "hash", "id", "input", "open"}
 _GLOBAL = re.compile(r"G\['(\w+)'\]")
@@ -100,6 +102,7 @@ def _as_data(piece: CapturedGraph, told: ToldFrame, facts: Sequence[Fact]) -> di
     # What Dynamo's code uses of the user's module, though Dynamo does not look at that in each call.
     unseen = [name for name in used if modules.get(name, "") is None and f"G[{name!r}]" not in expressions]
     more = [["value", f"G[{name!r}]", told.telling.of(used[name])] for name in unseen]
+    values_of([*facts, *more], Scope(told.function, modules))  # of expressions that can be computed without Dynamo
     return {
         "is_plain": told.is_plain,
         "facts": [*facts, *more],
@@ -116,7 +119,7 @@ def _module(value: Any) -> str | None:
     """What to import for a global variable that Dynamo may have added; None for what is none of Dynamo's."""
     if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
         return value.__name__
-    return BUILTINS if value is vars(sys.modules[BUILTINS]) else None
+    return BUILTINS if value is vars(builtins) else None
 
 
 def _files(traced: Sequence[types.CodeType], told: ToldFrame) -> Mapping[str, str]:

@@ -58,7 +58,7 @@ class Telling:
             return found
         if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
             return f"module {value.__name__}"
-        if isinstance(value, IN_C) and isinstance(owner := _owner(value), type | types.ModuleType):
+        if isinstance(value, IN_C) and (owner := _owner(value)) is not None:
             return f"{type(value).__name__} {value.__name__} of {owner.__name__}"
         if type(value) in (tuple, list, frozenset):
             parts = [self.of(part) for part in value]
@@ -103,10 +103,15 @@ def _is_function(value: Any) -> bool:
     return isinstance(value, types.FunctionType)
 
 
-def _owner(value: Any) -> Any:
-    """The class or module that something written in C belongs to; an object, if it is bound to that."""
-    owner = getattr(value, "__objclass__", getattr(value, "__self__", None))
-    return sys.modules.get(str(getattr(value, "__module__", None))) if owner is None else owner
+def _owner(value: Any) -> type | types.ModuleType | None:
+    """The class or module that something written in C belongs to; None if it is bound to anything else."""
+    module = sys.modules.get(str(getattr(value, "__module__", None)))
+    for owner in (getattr(value, "__objclass__", None), getattr(value, "__self__", None), module):
+        if isinstance(owner, type | types.ModuleType):
+            return owner
+        if owner is not None and getattr(module, value.__name__, None) is not value:
+            return None
+    return None
 
 
 @functools.cache

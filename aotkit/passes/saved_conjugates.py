@@ -6,7 +6,7 @@ Kernels of a compiler's own read memory: of such a value, Inductor's backward gr
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from aotkit.passes.nodes import is_symbol
 from aotkit.torch_private.fx import renew_code
@@ -24,19 +24,29 @@ def save_unconjugated(forward: GraphModule, backward: GraphModule, num_outputs: 
     taken = zip(places, backward.graph.find_nodes(op="placeholder"), strict=False)
     lazy = [(place, results[place], given) for place, given in taken if results[place].target in LAZY]
     for place, node, given in lazy:
-        target: Any = node.target
-        base: Any = node.args[0]
+        base, steps = _unconjugated(node)
         results[place] = base
         first = next(n for n in backward.graph.nodes if n.op != "placeholder")
+        again: list[Node] = [given]
         with backward.graph.inserting_before(first):
-            again = backward.graph.call_function(target, (given,))
-        again.meta = dict(node.meta)
+            for step in steps:
+                again.append(backward.graph.call_function(step.target, (again[-1],)))  # type: ignore[arg-type]
+                again[-1].meta = dict(step.meta)
         given.meta["val"] = base.meta["val"]
-        given.replace_all_uses_with(again, lambda user, again=again: user is not again)
+        given.replace_all_uses_with(again[-1], lambda user, made=again: user not in made)
     if lazy:
         output.args = (tuple(results),)
-        for node in dict.fromkeys(node for _, node, _ in lazy):
-            if not node.users:
-                forward.graph.erase_node(node)
+        for step in dict.fromkeys(step for _, node, _ in lazy for step in reversed(_unconjugated(node)[1])):
+            if not step.users:
+                forward.graph.erase_node(step)
         renew_code(forward)
         renew_code(backward)
+
+
+def _unconjugated(node: Node) -> tuple[Node, list[Node]]:
+    """What is lazily conjugated, and each step from it to this node: a conjugate's conjugate has two."""
+    steps: list[Node] = []
+    while node.target in LAZY:
+        steps.insert(0, node)
+        node = node.args[0]  # type: ignore[assignment]
+    return node, steps

@@ -33,7 +33,12 @@ def promise_strides(gm: GraphModule, num_outputs: int, of_outputs: Sequence[Sequ
         of_outputs: of the function's outputs, as far as they are known.
     """
     images = _images(gm.graph)
-    show_results(gm, lambda i, node: i < num_outputs or IS_NEW_STORAGE in node.meta or _has_own_layout(node, images))
+
+    def is_shown(i: int, node: Node) -> bool:
+        has_own = _has_open_strides(node) or _has_own_layout(node, images)
+        return i < num_outputs or IS_NEW_STORAGE in node.meta or has_own
+
+    show_results(gm, is_shown)
     gm.graph.output_node().meta[PROMISED] = strides_by_result(of_outputs)
     keep_strides(gm)
 
@@ -45,6 +50,16 @@ def show_results(gm: GraphModule, is_shown: Callable[[int, Node], bool] = lambda
     output.meta["user_visible_output_idxs"] = [
         i for i, node in enumerate(results) if isinstance(node, Node) and is_shown(i, node)
     ]
+
+
+def _has_open_strides(node: Node) -> bool:
+    """Whether the strides of a value are made of open sizes.
+
+    Where Inductor gives what is saved other strides, AOTAutograd tells the backward graph numbers, those of the first
+    call: backward of T5 on a GPU failed for a third size (torch 2.11).
+    """
+    (strides,) = strides_of([node.meta.get("val")])
+    return strides is not None and not all(type(n) is int for n in strides)
 
 
 def _has_own_layout(node: Node, images: Collection[Node]) -> bool:

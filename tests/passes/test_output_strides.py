@@ -48,6 +48,27 @@ def test_strides_are_those_of_eager(function, grad, capture, backend):
                 torch.testing.assert_close(got, want)
 
 
+def test_what_is_saved_keeps_strides_of_open_sizes():
+    """Inductor reads there which strides it may not choose; those that it chooses AOTAutograd tells as numbers."""
+    seen = []
+
+    def compile_graph(gm, inputs):
+        seen.append(gm.graph.output_node())
+        return gm
+
+    def product(x, w):
+        return (w.t() @ x.t()).sin().sum()
+
+    spy = aotkit.Backend(fw_compiler=compile_graph, bw_compiler=lambda gm, inputs: gm)
+    x, w = torch.randn(8, 6), torch.randn(6, 15, requires_grad=True)
+    aotkit.compile(product, backend=spy, partition="default", dynamic=True)(x, w).backward()
+    (results,), shown = seen[0].args, seen[0].meta["user_visible_output_idxs"]
+    values = [node.meta["val"] for node in results]
+    are_open = [isinstance(v, torch.Tensor) and any(type(n) is not int for n in v.stride()) for v in values]
+    assert any(are_open)
+    assert {i for i, is_open in enumerate(are_open) if is_open} <= {*shown}
+
+
 def padding(joint, joint_inputs):
     """Like Inductor's pass on a GPU: a product is padded and sliced, and what follows still tells the old strides."""
     for node in joint.graph.find_nodes(op="call_function", target=aten.mm.default):

@@ -13,7 +13,6 @@ from aotkit.capture.guards import HOOKS
 from aotkit.capture.kept_graphs import KeptGraphs, as_data, graphs_from
 from aotkit.capture.later import Check, require_check
 from aotkit.capture.named import is_importable
-from aotkit.capture.piece import CapturedGraph
 from aotkit.capture.recipe import Randomness, Recipe, recipe_of
 from aotkit.capture.refusals import EagerOnly, OwnError, why_later
 from aotkit.capture.shared_random import SharedRandom
@@ -24,7 +23,6 @@ __all__ = [
     "BEST",
     "HOOKS",
     "CapturedCompiler",
-    "CapturedGraph",
     "Check",
     "DirectFunction",
     "DynamoFunction",

@@ -21,11 +21,12 @@ from aotkit.passes import SINCE_2_14, calls_of, copy_graph, description, strides
 from aotkit.random import Draws
 from aotkit.runtime import mutation_pattern
 from aotkit.text import is_installed
+from aotkit.torch_private.aotautograd import WRAPS
 from aotkit.torch_private.dynamo import end_graph
 from aotkit.torch_private.fake_tensors import is_fake
 from aotkit.torch_private.fx import graph_module
 from aotkit.torch_private.switches import environment
-from aotkit.torch_private.tensors import overrides_operators
+from aotkit.torch_private.tensors import is_wrapper, overrides_operators
 
 _NUMBER = re.compile(r"(?m)(, in \w+?)_\d+$")
 
@@ -60,6 +61,8 @@ def graph_to_trace(gm: GraphModule, *, shared: bool, seeded: bool) -> GraphModul
     """
     outer = copy_graph(gm)
     outer.meta.update(gm.meta)
+    given = (node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder"))
+    outer.meta[WRAPS] = any(isinstance(x, Tensor) and is_wrapper(x) for x in (*given, *captured_results(gm)))
     if hasattr(gm, "_param_name_to_source"):
         outer._param_name_to_source = gm._param_name_to_source
     inner, graph = outer.graph, Graph()

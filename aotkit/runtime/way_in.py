@@ -84,7 +84,7 @@ def way_in(compiled: Compiled, graphs: CompiledGraphs, uses: Sequence[frozenset[
         name: of the function, for messages.
     """
     unused = unused_gradients(uses, compiled)
-    if (reason := why_not_lean(compiled.metadata, graphs.modules(), inputs)) is None:
+    if (reason := why_not_lean(compiled, graphs.modules(), inputs)) is None:
         info = compiled.metadata.output_info
         views = [i for i, output in enumerate(info) if output.output_type.name == "unsafe_view_alias"]
         gradients = _gradients(graphs.backward_graph, compiled.tangents, unused) if graphs.backward_graph else None

@@ -23,6 +23,8 @@ from aotkit.torch_private.dispatch import correct_recurrent_layers
 from aotkit.torch_private.fake_tensors import outside_fake_mode, propagate
 from aotkit.torch_private.tensors import is_view
 
+WRAPS = "aotkit_wraps"  # in the metadata of a graph: whether its inputs or results are subclasses around other tensors
+
 
 def trace(
     fn: Callable[..., Sequence[Any]],
@@ -78,7 +80,8 @@ def compile_captured(gm: GraphModule, example_inputs: Sequence[Any], **compilers
     """The same for a graph that Dynamo captured: Dynamo's tracing context, fake tensors and guards are in force."""
     with settings():
         call = _aot(gm, example_inputs, **compilers)
-    return compiled_function(call, function_metadata(), None, len(example_inputs))
+    compiled = compiled_function(call, function_metadata(), None, len(example_inputs))
+    return replace(compiled, wraps=gm.meta.get(WRAPS, False))
 
 
 @contextmanager

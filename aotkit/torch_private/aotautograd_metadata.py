@@ -24,6 +24,8 @@ class Compiled:
         tangents: for each tangent of the backward graph, the index of the autograd node's output it belongs to.
         own_output: the index of an output that comes from the autograd node as it is; None if there is none.
         metadata: AOTAutograd's own, if it gave any.
+        wraps: whether some inputs or outputs are known to be subclasses around other tensors. What AOTAutograd tells
+            is about the graph of these others then.
         layouts: for `dynamic=True`, other sizes and strides for all inputs; whether `guard` accepts them is to be seen.
     """
 
@@ -35,6 +37,7 @@ class Compiled:
     metadata: Any = None
     layouts: Sequence[Sequence[Layout]] = ()
     own_output: int | None = None
+    wraps: bool = False
 
 
 def compiled_function(
@@ -112,21 +115,20 @@ def why_eager_outputs(metadata: Any) -> str | None:
     return None
 
 
-def why_not_lean(metadata: Any, graphs: Sequence[GraphModule], inputs: int) -> str | None:
+def why_not_lean(compiled: Compiled, graphs: Sequence[GraphModule], inputs: int) -> str | None:
     """Why a call has to take AOTAutograd's wrappers, or None if it need not.
 
     Args:
-        metadata: AOTAutograd's, of the function.
         graphs: forward, and backward if there is one.
         inputs: the number of its inputs.
     """
     from torch._dynamo import config
     from torch._functorch._aot_autograd.schemas import OutputType, SubclassCreationMeta
 
-    if metadata is None:
+    if (metadata := compiled.metadata) is None:
         return "AOTAutograd told nothing about it"
     wrapped = (*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta, *metadata.subclass_tangent_meta)
-    if any(isinstance(meta, SubclassCreationMeta) for meta in wrapped):
+    if compiled.wraps or any(isinstance(meta, SubclassCreationMeta) for meta in wrapped):
         return "an input, an output or a gradient is a tensor subclass around others"
     if config.compiled_autograd:
         return "compiled autograd is on, which knows AOTAutograd's nodes but not ours"

@@ -96,6 +96,11 @@ def is_for_dynamo(tensor: Tensor) -> bool:
     return has_plain_memory(tensor) and not overrides_operators(tensor)
 
 
+def is_wrapper(tensor: Tensor) -> bool:
+    """Whether this is a subclass around other tensors, as a DTensor is."""
+    return is_traceable_wrapper_subclass(tensor)
+
+
 def overrides_operators(tensor: Tensor) -> bool:
     """Whether operators do something else to a subclass that does not tell how it is made of plain tensors."""
     kind = type(tensor)

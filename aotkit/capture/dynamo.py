@@ -12,7 +12,7 @@ from torch import Tensor
 from aotkit.capture.call_record import BY_DYNAMO, Ran, ran
 from aotkit.capture.captured_graph import in_short
 from aotkit.capture.dynamo_backend import CapturedCompiler
-from aotkit.capture.frames import KeptFrames, KeptPiece, NotAsKept, ToldFrame, keep_frame
+from aotkit.capture.frames import KeptCaptures, KeptPiece, NotAsKept, ToldFrame, keep_frame
 from aotkit.capture.later import Check
 from aotkit.capture.piece import CapturedGraph
 from aotkit.capture.recipe import Recipe
@@ -139,14 +139,15 @@ class DynamoFunction:
         self._dynamic, self._strict = dynamic, strict
         self._told: list[ToldFrame] = []  # of the frames that Dynamo compiles in one call
         # What is compiled in the background has a graph of its own.
-        self._kept = None if check == "later" else KeptFrames(recipe, bool(check))
+        self._kept = None if check == "later" else KeptCaptures(recipe, bool(check))
 
     @functools.cached_property
     def _call(self) -> Callable[..., Any]:
         """The function, captured by Dynamo, which is imported for that."""
         too_many = functools.partial(_too_many, self._recipe.fn) if self._strict else None
+        tell = self._tell if self._kept is not None and self._kept.is_possible else None
         return dynamo_compile(
-            self._recipe.fn, self._compiler, self._dynamic, own_errors=AotkitError, too_many=too_many, tell=self._tell
+            self._recipe.fn, self._compiler, self._dynamic, own_errors=AotkitError, too_many=too_many, tell=tell
         )
 
     @property
@@ -212,12 +213,13 @@ class DynamoFunction:
 
     def _run(self, call: Ran, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The result of a call, as an earlier process captured it if one has, else by Dynamo."""
+        frames = None if self._kept is None else self._kept.frames()
         # Who asks for more than the result needs the captured graph.
-        if self._kept is not None and not call.again and call.values is None:
-            if self._kept.waits and call.timeline is None:
+        if frames is not None and not call.again and call.values is None:
+            if frames.waits and call.timeline is None:
                 call.timeline = Timeline(self._recipe.subject, call.began)
             with call.timeline.recording() if call.timeline else nullcontext():
-                made = self._kept.find(args, kwargs)
+                made = frames.find(args, kwargs)
             if made is not None:
                 with suppress(NotAsKept):
                     return made()
@@ -225,15 +227,12 @@ class DynamoFunction:
         self._told.clear()
         result = self._call(*args, **kwargs)
         if self._compiler.compiled == compiled + 1 and len(call.pieces) == len(self._told) == 1 and not call.eager:
-            self._keep(call.pieces[0], self._told[0], call.timeline)
+            piece, timeline = call.pieces[0], call.timeline
+            if frames is not None and isinstance(piece, CapturedGraph) and timeline is not None:
+                seconds = sum(stage.seconds for stage in timeline.stages if stage.name == BY_DYNAMO)
+                with timeline.recording():
+                    keep_frame(frames.name, piece, self._told[0], seconds)
         return result
-
-    def _keep(self, piece: Piece, told: ToldFrame, timeline: Timeline | None) -> None:
-        """Keep what Dynamo captured of a call that is one graph."""
-        if self._kept is not None and isinstance(piece, CapturedGraph) and timeline is not None:
-            stages = (stage.seconds for stage in timeline.stages if stage.name == BY_DYNAMO)
-            with timeline.recording():
-                keep_frame(self._kept.name, piece, told, sum(stages))
 
     def _tell(self, function: FunctionType, is_plain: bool, conditions: Sequence[Condition]) -> None:
         self._told.append(ToldFrame(function, is_plain, conditions))

@@ -15,7 +15,7 @@ from torch import nn
 
 import aotkit
 from aotkit.capture import recipe_of
-from aotkit.capture.frames import KeptFrames
+from aotkit.capture.frames import KeptCaptures
 from aotkit.compiled.modules import function_of
 
 pytestmark = pytest.mark.skipif(
@@ -85,9 +85,21 @@ def recipe(fn, **options):
     return recipe_of(fn, options.get("backend", "inductor"), "auto", False, "shared")
 
 
+def captures(fn, *, is_checked=False):
+    """What was kept for a function, for one call after the other."""
+    kept = KeptCaptures(recipe(fn), is_checked)
+
+    def find(*args, **kwargs):
+        frames = kept.frames()
+        return None if frames is None else frames.find(args, kwargs)
+
+    find.frames = kept.frames
+    return find
+
+
 def found(fn, *args, **kwargs):
     """The call as it was kept for a function, if it was."""
-    return KeptFrames(recipe(fn), is_checked=False).find(args, kwargs)
+    return captures(fn)(*args, **kwargs)
 
 
 X = torch.arange(12.0).view(3, 4) / 10
@@ -204,11 +216,11 @@ ELSEWHERE = {
 @pytest.mark.parametrize("change", ELSEWHERE.values(), ids=ELSEWHERE)
 @pytest.mark.parametrize("is_found_before", [True, False])
 def test_other_code_is_captured_anew(kept, monkeypatch, change, is_found_before):
-    frames = KeptFrames(recipe(net().forward), is_checked=False)
+    find = captures(net().forward)
     if is_found_before and change[0] is sys.modules[__name__]:  # Dynamo does not look at classes again
-        assert frames.find((X,), {}) is not None
+        assert find(X) is not None
     monkeypatch.setattr(*change)
-    assert frames.find((X,), {}) is None
+    assert find(X) is None
 
 
 CALLS = {
@@ -251,25 +263,37 @@ AROUND = {
 
 @pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
 def test_what_surrounds_a_call_counts(kept, around):
-    frames = KeptFrames(recipe(net().forward), is_checked=False)
-    assert frames.find((X,), {}) is not None
+    find = captures(net().forward)
+    assert find(X) is not None
     with around():
-        assert frames.find((X,), {}) is None
+        assert find(X) is None
         assert found(net().forward, X) is None
-    assert frames.find((X,), {}) is not None
+    assert find(X) is not None
+
+
+@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+def test_a_capture_is_that_of_what_surrounds_its_call(around):
+    def fn(x):
+        return x.sigmoid() @ x.t()
+
+    fast = aotkit.compile(fn, backend="inductor", capture="dynamo", check=False)
+    with around():
+        fast(X)
+    assert found(fn, X) is None
 
 
 def test_a_verdict_is_wanted_where_calls_are_checked(kept, monkeypatch):
-    assert KeptFrames(recipe(net().forward), is_checked=True).find((X,), {}) is not None
+    assert captures(net().forward, is_checked=True)(X) is not None
     monkeypatch.setattr("aotkit.capture.frames.finding.kept_verdict", lambda *a: None)
-    assert KeptFrames(recipe(net().forward), is_checked=True).find((X,), {}) is None
+    assert captures(net().forward, is_checked=True)(X) is None
 
 
 def test_when_comparing_has_cost_as_much_as_capturing_dynamo_captures(kept, monkeypatch):
-    frames = KeptFrames(recipe(net().forward), is_checked=False)
-    frames._seconds = 1e-9
-    assert frames.find((X,), {}) is not None
-    assert frames.find((X,), {}) is None
+    find = captures(net().forward)
+    assert find(X) is not None
+    find.frames()._seconds = 1e-9
+    assert find(X) is not None
+    assert find(X) is None
 
 
 def test_a_changed_file_is_captured_anew(kept, tmp_path):
@@ -303,12 +327,12 @@ def test_global_variables_are_those_of_the_call(monkeypatch):
         monkeypatch.setattr(sys.modules[__name__], name, value)
     aotkit.compile(looks_up, backend="inductor", capture="dynamo", check=False)(X)
     monkeypatch.setattr(sys.modules[__name__], "TIMES", 0)
-    frames = KeptFrames(recipe(looks_up), is_checked=False)
-    torch.testing.assert_close(frames.find((X,), {})(), X)
+    find = captures(looks_up)
+    torch.testing.assert_close(find(X)(), X)
     assert TIMES == 1
     monkeypatch.setattr(sys.modules[__name__], "TIMES", 0)
     monkeypatch.setattr(sys.modules[__name__], "TABLE", 2 * TABLE)
-    torch.testing.assert_close(frames.find((X,), {})(), 2 * X)
+    torch.testing.assert_close(find(X)(), 2 * X)
 
 
 def test_each_function_runs_its_own(kept):

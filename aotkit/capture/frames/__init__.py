@@ -4,8 +4,8 @@
 these `facts` with a call, and runs it. `telling` makes texts of values, `code_data` data of code.
 """
 
-from aotkit.capture.frames.finding import KeptFrames
+from aotkit.capture.frames.finding import KeptCaptures
 from aotkit.capture.frames.keeping import ToldFrame, keep_frame
 from aotkit.capture.frames.piece import KeptPiece, NotAsKept
 
-__all__ = ["KeptFrames", "KeptPiece", "NotAsKept", "ToldFrame", "keep_frame"]
+__all__ = ["KeptCaptures", "KeptPiece", "NotAsKept", "ToldFrame", "keep_frame"]

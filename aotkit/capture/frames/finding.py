@@ -5,7 +5,7 @@ import itertools
 import time
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
@@ -26,6 +26,7 @@ from aotkit.keep import kept
 from aotkit.registry import get_backend
 from aotkit.timeline import stage
 from aotkit.torch_private.autograd import has_saved_tensor_hooks
+from aotkit.torch_private.distributed import is_running
 from aotkit.torch_private.dynamo import captured_function
 from aotkit.torch_private.switches import environment
 from aotkit.torch_private.tensors import tensor_guard
@@ -37,8 +38,37 @@ Run = Callable[[], Any]
 _numbers = itertools.count()
 
 
+class KeptCaptures:
+    """What earlier processes have captured of a function: other graphs under other switches."""
+
+    def __init__(self, recipe: Recipe, is_checked: bool) -> None:
+        self._recipe, self._is_checked = recipe, is_checked
+        self._by_environment: dict[Hashable, KeptFrames] = {}
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether something has been kept, or can be, of the calls that there were."""
+        return any(frames.name is not None for frames in self._by_environment.values())
+
+    @property
+    def pieces(self) -> list[KeptPiece]:
+        """The graphs of calls that have been made."""
+        return [piece for frames in self._by_environment.values() for piece in frames.pieces]
+
+    def frames(self) -> "KeptFrames | None":
+        """For a call that is made now; None where Dynamo has to have it.
+
+        Several processes that work together are to run the same, and each would decide for itself.
+        """
+        if has_saved_tensor_hooks() or is_running():
+            return None
+        if (found := self._by_environment.get(around := environment())) is None:
+            found = self._by_environment[around] = KeptFrames(self._recipe, self._is_checked)
+        return found
+
+
 class KeptFrames:
-    """What earlier processes have captured of a function.
+    """The same under the switches that are in force when it is made.
 
     Comparing it with a call takes longer than Dynamo's own guards do. When it has cost as much as capturing the
     function again, Dynamo does that, and has the calls that follow.
@@ -48,7 +78,6 @@ class KeptFrames:
     """
 
     def __init__(self, recipe: Recipe, is_checked: bool) -> None:
-        self._environment = environment()
         self.name = name_of_frames(recipe)
         record = None if self.name is None else kept(KIND, self.name)
         self._frames = [_Frame(recipe, data, is_checked) for data in (record["frames"] if record else ())]
@@ -66,14 +95,15 @@ class KeptFrames:
 
     def find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Run | None:
         """What makes such a call; None if none of them does."""
-        if not self._frames or environment() != self._environment or has_saved_tensor_hooks():
+        if not self._frames:
             return None
-        start = time.perf_counter()
+        start, before = time.perf_counter(), len(self.pieces)
         found = next((run for frame in self._frames if (run := frame.run_for(args, kwargs))), None)
         self._frames = [frame for frame in self._frames if frame.tries]
-        self._seconds -= time.perf_counter() - start
-        if self._seconds < 0:
-            self._frames.clear()
+        if len(self.pieces) == before:  # else it has been made ready
+            self._seconds -= time.perf_counter() - start
+            if self._seconds < 0:
+                self._frames.clear()
         return found
 
 

@@ -25,8 +25,6 @@ from aotkit.capture.reached import OF_THE_PROCESS
 from aotkit.capture.recipe import Recipe
 from aotkit.keep import is_kept, keep, kept, machine
 from aotkit.timeline import stage
-from aotkit.torch_private.autograd import has_saved_tensor_hooks
-from aotkit.torch_private.distributed import is_running
 from aotkit.torch_private.dynamo import Condition, compiled_frames
 
 KIND = "frames"
@@ -60,8 +58,8 @@ class ToldFrame:
 
 
 def name_of_frames(recipe: Recipe) -> list[str] | None:
-    """All that decides what is captured of a function, but for what it reads; None where that cannot be told."""
-    if not is_kept() or is_running() or has_saved_tensor_hooks():
+    """All that decides what is captured of a function now, but for what it reads; None where that cannot be told."""
+    if not is_kept():
         return None
     if (around := surroundings(recipe.for_inputs(()))) is None:
         return None

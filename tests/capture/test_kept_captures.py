@@ -1,10 +1,12 @@
 """What TorchDynamo captured in one process, the next one runs without it: where Dynamo would run it, and only there."""
 
+import cmath
 import collections
 import dataclasses
 import functools
 import importlib.util
 import json
+import math
 import subprocess
 import sys
 import types
@@ -16,6 +18,7 @@ from torch import nn
 import aotkit
 from aotkit.capture import recipe_of
 from aotkit.capture.frames import KeptCaptures
+from aotkit.capture.frames.keeping import _is_as_loaded
 from aotkit.compiled.modules import function_of
 
 pytestmark = pytest.mark.skipif(
@@ -25,6 +28,7 @@ FACTOR = 3.0
 SETTINGS = {"power": 2, "names": ["a", "b"]}
 TABLE = torch.ones(4)
 TIMES = 0
+numbers = math
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -72,7 +76,7 @@ class Net(nn.Module):
         if mask is not None:
             x = x.masked_fill(mask, 0.0)
         self.rows = x.shape[0]
-        y = triple(self.norm(x)) * self.scale ** SETTINGS["power"]
+        y = triple(self.norm(x)) * numbers.sqrt(4.0) * self.scale ** SETTINGS["power"]
         return {"out": y if weight is None else y * weight, "rows": x.shape[0]}
 
 
@@ -208,6 +212,7 @@ ELSEWHERE = {
     "an attribute of a class": (Part, "gain", 2.5),
     "a method of torch's": (nn.Linear, "forward", lambda self, x: x),
     "a global function": (sys.modules[__name__], "triple", lambda x: x),
+    "a global module": (sys.modules[__name__], "numbers", cmath),
     "a global number": (sys.modules[__name__], "FACTOR", 2.0),
     "a global dict": (sys.modules[__name__], "SETTINGS", {"power": 3, "names": ["a", "b"]}),
 }
@@ -314,6 +319,15 @@ def test_a_changed_file_is_captured_anew(kept, tmp_path):
         assert found(fn, X) is None
     finally:
         del sys.modules["part_of_a_library"]
+
+
+def test_a_file_may_have_changed_since_it_was_loaded(tmp_path):
+    path = tmp_path / "part.py"
+    path.write_text("def twice(x):\n    return x * 2\n")
+    code = compile(path.read_text(), str(path), "exec").co_consts[0]
+    assert _is_as_loaded(code, str(path))
+    path.write_text("def twice(x):\n    return x + x\n")
+    assert not _is_as_loaded(code, str(path))
 
 
 def looks_up(x):

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import sys
+import time
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aotkit.capture.code_names import nested
 from aotkit.capture.frames.code_data import code_data
 from aotkit.capture.frames.comparing import Scope, values_of
 from aotkit.capture.frames.facts import Fact, facts_of
@@ -32,6 +34,8 @@ MOST = 8  # of one function: for other sizes, modes, settings
 BUILTINS = "builtins.__dict__"  # no module, but what Dynamo calls so
 # Dynamo takes what these give for a constant.
 OF_ONE_PROCESS = OF_THE_PROCESS - {"distributed", "hub", "load"} | {"getpid", "hash", "id", "input", "open"}
+_ADDED = "__import_", "__builtins_dict__", "___"  # how Dynamo calls what it adds to the user's global variables
+_BEGAN = time.time()
 _GLOBAL = re.compile(r"G\['(\w+)'\]")
 # The code of these changes with what the name of a record has in it: versions of torch and of Python.
 _KNOWN = tuple(f"{os.path.dirname(str(module.__file__))}{os.sep}" for module in (torch, os))
@@ -96,7 +100,7 @@ def _as_data(piece: CapturedGraph, told: ToldFrame, facts: Sequence[Fact]) -> di
     graph = next(name for name, value in used.items() if value is piece)
     expressions = {text for kind, *parts in facts for text in parts[: 2 if kind == "same" else 1]}
     mentioned = {name for text in expressions for name in _GLOBAL.findall(text)} & space.keys()
-    modules = {name: _module(space[name]) for name in {*used, *mentioned} - {graph}}
+    modules = {name: _added(name, space[name]) for name in {*used, *mentioned} - {graph}}
     # What Dynamo's code uses of the user's module, though Dynamo does not look at that in each call.
     unseen = [name for name in used if modules.get(name, "") is None and f"G[{name!r}]" not in expressions]
     more = [["value", f"G[{name!r}]", told.telling.of(used[name])] for name in unseen]
@@ -113,8 +117,10 @@ def _as_data(piece: CapturedGraph, told: ToldFrame, facts: Sequence[Fact]) -> di
     }
 
 
-def _module(value: Any) -> str | None:
-    """What to import for a global variable that Dynamo may have added; None for what is none of Dynamo's."""
+def _added(name: str, value: Any) -> str | None:
+    """What to import for a global variable that Dynamo has added; None for one of the user's."""
+    if not name.startswith(_ADDED):
+        return None
     if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
         return value.__name__
     return BUILTINS if value is vars(builtins) else None
@@ -133,11 +139,20 @@ def _files(traced: Sequence[types.CodeType], told: ToldFrame) -> Mapping[str, st
             continue
         if names := OF_ONE_PROCESS.intersection(code.co_names):
             raise Untold(f"{min(names)}() in {code.co_qualname}")
-        if (digest := digest_of_file(path)) is not None:
-            found[path] = digest
-        elif code is not told.function.__code__ and digest_of(code) not in told.telling.codes:
+        digest, is_told = digest_of_file(path), code is told.function.__code__ or digest_of(code) in told.telling.codes
+        if not is_told and (digest is None or not _is_as_loaded(code, path)):
             raise Untold(f"{code.co_qualname} in {path}")
+        if digest is not None:
+            found[path] = digest
     return found
+
+
+def _is_as_loaded(code: types.CodeType, path: str) -> bool:
+    """Whether a file still has the code that was loaded of it."""
+    if os.stat(path).st_mtime < _BEGAN:
+        return True
+    now = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+    return digest_of(code) in map(digest_of, nested(now))
 
 
 def _is_installed(path: str) -> bool:

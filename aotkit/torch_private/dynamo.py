@@ -7,6 +7,7 @@ import operator
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType
 from typing import Any, NoReturn
@@ -200,7 +201,11 @@ Tell = Callable[[FunctionType, bool, Sequence[Condition]], None]
 
 def _told(tell: Tell, function: FunctionType, is_plain: bool, entries: Sequence[Any]) -> list[bool]:
     """A filter of Dynamo's guards that lets all pass."""
-    tell(function, is_plain, [told for told in map(_condition, entries) if told is not None])
+    with suppress(Exception):  # Dynamo would fail with it: then there is nothing to tell
+        tell(function, is_plain, [told for told in map(_condition, entries) if told is not None])
+    for entry in entries:
+        # Dynamo makes all guards once more, and may have other objects then, as a tensor of a NumPy array.
+        entry.orig_guard.obj_weakref = None
     return [True] * len(entries)
 
 

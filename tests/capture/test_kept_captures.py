@@ -4,6 +4,7 @@ import cmath
 import collections
 import dataclasses
 import functools
+import gc
 import importlib.util
 import json
 import math
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import types
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -415,6 +417,17 @@ def test_all_that_python_calls(make, calls):
     assert found(Callable(3.0), X) is None
     assert found(closing_over(3.0, {"one": 1}), X) is None
     assert found(closing_over(2.0, {"one": 2}), X) is None
+
+
+def test_what_dynamo_makes_anew_to_look_at_may_be_another():
+    """Told of its guards, Dynamo makes them twice, and compared the tensors that it had made of an array."""
+    array = np.array([2.0, 3.0])
+    gc.disable()  # the first is not gone yet
+    try:
+        fast = aotkit.compile(lambda x, a: x * a.sum(), backend="nop", capture="dynamo", check=False)
+        assert torch.equal(fast(torch.ones(2), array), torch.full((2,), 5.0))
+    finally:
+        gc.enable()
 
 
 def broken(x):

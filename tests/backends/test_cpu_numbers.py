@@ -45,7 +45,7 @@ def test_of_random_draws_the_seed_of_the_call_is_kept_at_the_most(partitioner, a
     assert {k.kernel.language for k in kernels.kernels} == {"C++" if arguments[0].device.type == "cpu" else "Triton"}
 
 
-@pytest.mark.parametrize("partition", ["min_cut", "nx_min_cut"])
+@pytest.mark.parametrize("partition", ["min_cut", pytest.param("nx_min_cut", marks=pytest.mark.sweep)])
 def test_of_what_is_computed_from_a_number_the_number_is_kept(partition, arguments):
     scale = torch.tensor(0.3)
     compiled = aotkit.compile(scaled, backend="inductor", partition=partition)

@@ -244,10 +244,17 @@ def _source_of(module: str) -> str:
     path = getattr(sys.modules.get(module), "__file__", None)
     if path is None:  # as in a notebook
         raise Unknown
+    if (found := digest_of_file(path)) is None:
+        raise Unknown
+    return found
+
+
+def digest_of_file(path: str) -> str | None:
+    """A digest of a file; None if it cannot be read."""
     try:
         return _digest(path, os.stat(path).st_mtime_ns)
     except OSError:
-        raise Unknown from None
+        return None
 
 
 @functools.cache

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from aotkit.capture.frames.code_data import code_of
 from aotkit.capture.frames.comparing import Scope, comparison, values_of
 from aotkit.capture.frames.facts import hold
-from aotkit.capture.frames.keeping import BUILTINS, KIND, digest_of_file, name_of_frames
+from aotkit.capture.frames.keeping import BUILTINS, KIND, name_of_frames
 from aotkit.capture.frames.piece import KeptPiece
 from aotkit.capture.frames.telling import Telling
 from aotkit.capture.kept_graphs import kept_graphs
+from aotkit.capture.reached import digest_of_file
 from aotkit.capture.recipe import Recipe
 from aotkit.checking import kept_verdict
 from aotkit.keep import kept

@@ -1,8 +1,6 @@
 """Keep what Dynamo captured of a call for later processes."""
 
 import builtins
-import functools
-import hashlib
 import os
 import re
 import sys
@@ -23,7 +21,7 @@ from aotkit.capture.frames.facts import Fact, facts_of
 from aotkit.capture.frames.telling import Telling, Untold, digest_of
 from aotkit.capture.kept_graphs import surroundings
 from aotkit.capture.piece import CapturedGraph
-from aotkit.capture.reached import OF_THE_PROCESS
+from aotkit.capture.reached import OF_THE_PROCESS, digest_of_file
 from aotkit.capture.recipe import Recipe
 from aotkit.keep import is_kept, keep, kept, machine
 from aotkit.timeline import stage
@@ -157,16 +155,3 @@ def _is_as_loaded(code: types.CodeType, path: str) -> bool:
 
 def _is_installed(path: str) -> bool:
     return any(part in path for part in _OTHERS) and not path.startswith(_KNOWN[0])
-
-
-def digest_of_file(path: str) -> str | None:
-    """A digest of a file; None if it cannot be read."""
-    try:
-        return _digest(path, os.stat(path).st_mtime_ns)
-    except OSError:
-        return None
-
-
-@functools.cache
-def _digest(path: str, written: int) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -14,6 +14,7 @@ import aotkit
 from aotkit import culprit
 from aotkit.checking import checker
 from aotkit.torch_private import native
+from aotkit.torch_private.switches import environment
 
 
 def pytest_collection_finish():
@@ -53,6 +54,14 @@ def forgetful():
 def unverified(monkeypatch):
     """For plug-ins that are wrong on purpose, to be judged by what comes after the stages."""
     monkeypatch.setenv("AOTKIT_VERIFY", "0")
+
+
+@pytest.fixture(autouse=True)
+def switches_as_before():
+    """A test that leaves a switch of torch changed fails, and not one that happens to run after it."""
+    before = environment()
+    yield
+    assert environment() == before, "this test left a global switch of torch changed"
 
 
 @pytest.fixture(scope="session", autouse=True)

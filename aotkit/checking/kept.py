@@ -10,7 +10,9 @@ KIND = "verdict"
 
 
 def checked_before(subject: str, parts: Sequence[str] | None, check: Callable[[], CheckReport]) -> CheckReport:
-    """The verdict that was kept for all these texts, else that of the check, which is kept if it is certain.
+    """The verdict that was kept for all these texts, else that of the check, which is kept if all was compared.
+
+    What stays undecided for want of time would do so in the next process, too, and the user is told there again.
 
     Args:
         parts: all that decides what eager and what was compiled compute, but for values and the machine; None: that
@@ -21,7 +23,7 @@ def checked_before(subject: str, parts: Sequence[str] | None, check: Callable[[]
     if (report := kept_verdict(subject, parts)) is not None:
         return report
     report = check()
-    if report.passed and report.repeated and not report.undecided:
+    if report.passed and report.repeated:
         comparisons = [asdict(comparison) for comparison in report.comparisons]
         keep(KIND, (*machine(), *parts), {"comparisons": comparisons, "repeated": True, "resized": report.resized})
     return report

@@ -281,6 +281,7 @@ def test_a_compiler_runs_here_or_says_how_to_get_it(name):
     assert status is None or "Get it by `pip install " in status
 
 
+@pytest.mark.sweep
 def test_no_compiler_is_imported_before_it_is_used():
     program = f"""if True:
         import importlib, sys

@@ -119,6 +119,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.sweep
 def test_a_forked_process_does_not_wait_for_threads_that_it_has_not():
     subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=100)
 

@@ -79,6 +79,7 @@ def test_equal_kernels_are_measured_once():
     assert code_of(first, x) == code_of(second, x)
 
 
+@pytest.mark.sweep
 def test_what_is_small_is_not_measured():
     clock, x = Clock(), torch.randn(5, LARGE)
     region_of(softmax, x, clock, fewest=5 * LARGE + 1)([x])
@@ -179,6 +180,7 @@ def test_kernels_are_observed_in_the_call_that_chooses():
     assert entered == [0]
 
 
+@pytest.mark.sweep
 def test_nothing_is_measured_while_a_cuda_graph_is_recorded(monkeypatch):
     clock, x = Clock(), torch.randn(5, LARGE)
     region = region_of(softmax, x, clock)

@@ -77,11 +77,13 @@ def test_the_same_bits_as_aten_in_float32(name):
             )
 
 
+@pytest.mark.sweep
 def test_every_entry_of_the_table_is_in_a_case():
     met = {str(node.target) for name in CASES for gm in graphs_of(name) for node in gm.graph.nodes}
     assert {str(target) for target in TABLE} - met == FROM_INDUCTOR | BY_INDEX
 
 
+@pytest.mark.sweep
 def test_every_node_of_the_cases_is_taken():
     declines = declining("cpu", nvfuser.NAME)
     nodes = [n for name in CASES for gm in graphs_of(name) for n in gm.graph.nodes if n.op == "call_function"]

@@ -166,6 +166,7 @@ def test_without_gradients_there_is_nothing_to_partition(context):
         aotkit.frontier(torch.sin, torch.randn(4), device=DEVICE)
 
 
+@pytest.mark.sweep
 def test_the_plot_has_a_line_for_each_family(mlp):
     pytest.importorskip("matplotlib").use("agg")
     axes = mlp.plot()

@@ -22,6 +22,13 @@ from aotkit.cli.dispatch import main
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+@pytest.fixture(autouse=True)
+def precision():
+    """Each task has a process of its own, and the switches in it."""
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
 def task(workload, variant, **options):
     return Task("cpu", "float32", workload, variant, **options)
 
@@ -127,6 +134,7 @@ def test_what_failed_is_told(found):
     assert str(OsloReport.joined([json.loads(json.dumps(found.json()))])) == str(found)
 
 
+@pytest.mark.sweep
 def test_a_process_that_fails_is_a_row_that_failed():
     (row,) = measure({GPT2_INFERENCE: ["no such variant"]}).rows
     assert "no such variant" in row.problem

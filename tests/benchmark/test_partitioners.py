@@ -135,6 +135,7 @@ def test_convolutional_models_are_traced_at_their_real_sizes():
         assert joint.inputs[0][0].shape == images
 
 
+@pytest.mark.sweep
 def test_a_transformer_of_fake_tensors_gives_the_graph_of_real_ones():
     pytest.importorskip("transformers", minversion="5")
 

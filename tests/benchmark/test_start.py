@@ -72,6 +72,7 @@ def test_each_way_tells_its_phases(monkeypatch):
     assert "check" not in phases[UNCHECKED]
 
 
+@pytest.mark.sweep
 def test_importing_aotkit_counts():
     """The clock begins after this."""
     program = "import sys, aotkit.benchmark.start.process; print(*sys.modules)"

@@ -93,11 +93,8 @@ def test_an_exception_of_the_function_comes_through():
     assert compiled(-torch.ones(2)).tolist() == [-1, -1]
 
 
-@pytest.mark.parametrize(
-    "partitioner",
-    [n if n == "nx_min_cut" else pytest.param(n, marks=pytest.mark.sweep) for n in aotkit.list_partitioners()],
-    indirect=True,
-)
+@pytest.mark.sweep
+@pytest.mark.parametrize("partitioner", aotkit.list_partitioners(), indirect=True)
 def test_a_language_model(partitioner):
     transformers = pytest.importorskip("transformers", reason="needs Hugging Face transformers")
     config = transformers.GPT2Config(vocab_size=256, n_positions=16, n_embd=16, n_layer=1, n_head=2)

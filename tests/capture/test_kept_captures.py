@@ -21,6 +21,8 @@ import aotkit
 from aotkit.capture import recipe_of
 from aotkit.capture.frames import KeptCaptures
 from aotkit.capture.frames.keeping import _is_as_loaded
+from aotkit.checking import CheckReport
+from aotkit.checking.comparison import Comparison
 from aotkit.compiled.modules import function_of
 
 pytestmark = pytest.mark.skipif(
@@ -116,6 +118,19 @@ def kept(own_folder):
     model = net()
     aotkit.compile(model, backend="inductor", capture="dynamo")(X)
     assert found(net().forward, X) is not None
+
+
+def test_what_was_undecided_is_not_checked_again_but_told(monkeypatch):
+    undecided = CheckReport("it", [Comparison("output 0", undecided="no time")], repeated=True)
+    monkeypatch.setattr("aotkit.checking.checker.check", lambda *args, **options: undecided)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid())
+    with pytest.warns(aotkit.UndecidedWarning):
+        aotkit.compile(model, backend="inductor", capture="dynamo")(X)
+    monkeypatch.undo()
+    find = captures(model.forward, is_checked=True)
+    with pytest.warns(aotkit.UndecidedWarning, match="no time"):
+        assert find(X) is not None
+    assert find(X) is not None
 
 
 @pytest.mark.sweep  # two processes that import all

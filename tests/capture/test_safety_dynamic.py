@@ -258,6 +258,7 @@ def test_size_as_text_is_found_by_the_check():
     compare(scenario, check=True, dynamic=True)
 
 
+@pytest.mark.sweep
 @agrees(dynamic=True, exact=False)
 def test_transformer_layer(compile):
     m = compile(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True))
@@ -272,6 +273,7 @@ def test_random(compile):
         yield trained(f, (n, 4))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("check", [True, False])
 def test_sizes_with_inductor(check):
     def scenario(compile):

@@ -95,6 +95,7 @@ def test_tf32_in_a_network_that_amplifies_rounding(seed):
     assert max(c.error / (c.allowed or 1) for c in report.comparisons) > 0
 
 
+@pytest.mark.sweep
 def test_tf32_where_nobody_allowed_it():
     torch.manual_seed(0)
     assert refused(SmallBatch(), torch.randn(2, 3, 16, 16), backend=tensorcores)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import aotkit
-from aotkit.checking import CheckReport, checked_before
+from aotkit.checking import CheckReport, checked_before, checker
 from aotkit.checking.comparison import Comparison
 
 RIGHT = CheckReport("this", [Comparison("output 0", 1e-7, 1e-4)], repeated=True)
@@ -149,13 +149,22 @@ def test_a_damaged_verdict_is_checked_again(tmp_path):
     "report",
     [
         CheckReport("this", [Comparison("output 0", problem="differs")], repeated=True),
-        CheckReport("this", [Comparison("output 0", undecided="no time")], repeated=True),
         CheckReport("this", [Comparison("output 0")], repeated=False),
+        checker.unmeasured("this"),
     ],
 )
-def test_only_a_certain_verdict_is_kept(report):
+def test_a_verdict_on_less_than_all_is_not_kept(report):
     for _ in range(2):
         assert checked_before("this", ["a"], lambda: report) is report
+
+
+def test_what_was_undecided_is_so_in_the_next_process():
+    report = CheckReport("this", [Comparison("output 0", undecided="no time")], repeated=True)
+    assert checked_before("this", ["a"], lambda: report) is report
+    again = checked_before("this", ["a"], lambda: RIGHT)
+    assert again.kept
+    with pytest.warns(aotkit.UndecidedWarning, match="may equal eager, also with other values, as was found before"):
+        checker.raise_if_different(again)
 
 
 def test_the_verdict_of_another_machine_is_none(monkeypatch):

@@ -74,6 +74,7 @@ def test_the_demo_shows_graphs_and_three_tables(small, capsys):
     assert "modeling_gpt2.py" in how
 
 
+@pytest.mark.sweep
 def test_the_demo_without_transformers_says_how_to_get_it(small, capsys, monkeypatch):
     def missing():
         raise ImportError("no module named transformers")
@@ -83,6 +84,7 @@ def test_the_demo_without_transformers_says_how_to_get_it(small, capsys, monkeyp
     assert "pip install 'transformers>=5'" in capsys.readouterr().out
 
 
+@pytest.mark.sweep
 def test_the_demo_fails_if_a_backend_is_wrong(small, capsys, monkeypatch):
     def wrong(gm, example_inputs):
         return lambda *inputs: [x * 2 if x.is_floating_point() else x for x in gm(*inputs)]

@@ -89,6 +89,7 @@ def test_a_function_that_dynamo_captures():
     assert culprit.line.code == "return (x.sin() * 2).cos().exp()"
 
 
+@pytest.mark.sweep
 def test_sizes_that_are_left_open():
     wrong = faults.compiler(calls(aten.cos.default), faults.other_operator)
     culprit = culprit_of(two_sines, leaf(4), leaf(4), backend=wrong, dynamic=True)

@@ -13,7 +13,7 @@ from aotkit.benchmark.distributed.wrappers import WRAPPERS
 from tests.distributed.ranks import RANKS, results_of
 
 pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="PyTorch was built without gloo")
-SHORT = ("FSDP2 by layer", "tensor parallel", "pipeline 1F1B")  # the others: in `make sweep`, and tests/integrations
+SHORT = ("DDP", "FSDP2 by layer", "tensor parallel", "pipeline 1F1B")  # the others: in `make sweep`
 OPTIONS = ({"backend": "inductor", "partition": "nx_min_cut"}, {"backend": "nop", "capture": "dynamo"})
 
 

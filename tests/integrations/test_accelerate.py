@@ -37,6 +37,7 @@ def train(model, precision):
     return losses, accelerator.unwrap_model(prepared)
 
 
+@pytest.mark.sweep
 @pytest.mark.thinned
 @pytest.mark.parametrize(("precision", "tolerance"), [("no", 1e-5), ("bf16", 0.02)])
 def test_accumulated_steps(precision, tolerance):

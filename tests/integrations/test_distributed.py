@@ -98,6 +98,7 @@ def train_with_fsdp(rank):
             torch.testing.assert_close(parameter.full_tensor(), wanted.full_tensor())
 
 
+@pytest.mark.sweep
 @pytest.mark.skipif(not dist.is_gloo_available(), reason="PyTorch was built without gloo")
 def test_two_processes():
     results_of(in_group)

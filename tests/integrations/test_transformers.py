@@ -65,9 +65,8 @@ def test_saving_and_loading(tmp_path):
     assert train(again, [batch([4, 6])]) == pytest.approx(train(ours, [batch([4, 6])]))
 
 
-@pytest.mark.parametrize(
-    "options", [pytest.param({}, id="greedy"), pytest.param({"num_beams": 3}, id="beams", marks=pytest.mark.sweep)]
-)
+@pytest.mark.sweep
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
 def test_generation_compiles_no_graph_for_each_length(options):
     model, ours = twins(decoder().eval())
     prompt = batch([5, 3], left=True)

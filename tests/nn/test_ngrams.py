@@ -153,6 +153,7 @@ def test_rows_that_do_not_fit_are_an_error():
         FusedNoRepeatNGram(2)(ids_of(3, 5), scores_of(4))
 
 
+@pytest.mark.sweep
 def test_its_kernel_in_the_interpreter():
     run("pytest", "-q", "-p", "no:cacheprovider", "tests/nn/interpreted/test_ngram_kernel.py", TRITON_INTERPRET="1")
 

@@ -57,7 +57,8 @@ def trained(name, partition):
     return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters())), *model.buffers()]
 
 
-@pytest.mark.parametrize("name", [n if n == "resnet" else pytest.param(n, marks=pytest.mark.sweep) for n in NETWORKS])
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", NETWORKS)
 def test_gradients_are_those_of_the_default_partition_bit_for_bit(name):
     """Also at the smallest possible budget."""
     reference = trained(name, "default")

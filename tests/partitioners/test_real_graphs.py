@@ -158,8 +158,8 @@ def seconds(name, partition):
     return found.saved_bytes, found.seconds
 
 
-@pytest.mark.thinned
-@pytest.mark.parametrize("name", [*SHALLOW, *(pytest.param(n, marks=pytest.mark.sweep) for n in DEFAULT_MODELS)])
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", [*SHALLOW, *DEFAULT_MODELS])
 def test_on_a_gpu_it_is_hardly_slower_than_torchs(name, monkeypatch):
     """Where the fewest bytes take up to 10 % more time. Graphs so small that launches rule are not among these."""
     monkeypatch.setattr(nx_min_cut, "typical_gpu_of", lambda values: A100)

@@ -117,6 +117,7 @@ def test_a_change_that_changes_nothing_is_no_fault():
         caught(subject.faults[0])
 
 
+@pytest.mark.sweep
 def test_the_command_prints_both_verdicts(capsys):
     assert main(["faults", "uniform_tangents", "sine_for_cosine"]) == 0
     printed = capsys.readouterr().out

@@ -256,6 +256,7 @@ def test_library_that_does_not_load_is_told_and_python_used(elsewhere, monkeypat
     assert not begun
 
 
+@pytest.mark.sweep
 def test_without_a_compiler_everything_runs_in_python_and_asking_for_cpp_is_an_error(tmp_path):
     """An empty PATH has none."""
     nothing = {"PATH": str(tmp_path), "CXX": "", "XDG_CACHE_HOME": str(tmp_path)}

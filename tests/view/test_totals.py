@@ -84,6 +84,7 @@ def holds(model, inputs, backend, partition):
     return totals
 
 
+@pytest.mark.sweep
 def test_totals_are_those_of_a_step():
     holds(*MODELS["resnet"](), "nop", "min_cut")
 

@@ -22,7 +22,7 @@ from aotkit.capture.frames.telling import Telling
 from aotkit.capture.kept_graphs import kept_graphs
 from aotkit.capture.reached import digest_of_file
 from aotkit.capture.recipe import Recipe
-from aotkit.checking import kept_verdict
+from aotkit.checking import checker, kept_verdict
 from aotkit.keep import kept
 from aotkit.registry import get_backend
 from aotkit.timeline import stage
@@ -144,28 +144,30 @@ class _Frame:
         """Whether a call is like this, so that it can be made, and others."""
         self.tries -= 1
         with stage("look for a capture"):
-            return self._compared(given, kwargs)
+            self._compare(given, kwargs)
+        if self.piece is not None and self.piece.report is not None:
+            checker.raise_if_different(self.piece.report)  # what is undecided is told in each process
+        return self.piece is not None
 
-    def _compared(self, given: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def _compare(self, given: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         data = self._data
         if any(digest_of_file(path) != digest for path, digest in data["files"].items()):
             self.tries = 0
-            return False
+            return
         with suppress(Exception):
             modules = {name: _space(module) for name, module in data["modules"].items()}
             scope = Scope(self._function, modules)
             values = values_of(data["facts"], scope)(*given, **kwargs)
             tensors = len({id(value) for value in values if isinstance(value, Tensor)})
             if tensors != data["tensors"] or not hold(data["facts"], values, Telling()):
-                return False
+                return
             if (piece := self._piece()) is None:
-                return False
+                return
             self._tensors_in = comparison(data["facts"], values, scope)
             facts = zip(data["facts"], values, strict=True)
             self._accepts = tensor_guard([value for fact, value in facts if fact[0] == "tensor"])
             self._run = self._running(piece, modules)
             self.piece, self.tries = piece, TRIES
-        return self.piece is not None
 
     def _piece(self) -> KeptPiece | None:
         """Its graph as it was compiled, and checked if that is wanted."""

@@ -1,6 +1,7 @@
 """Kernels of the backend `fuser` on the CPU: those in C++ as they are, or those in Triton by its interpreter.
 
-tests/backends/test_fuser.py runs these tests in other processes, a few of them both ways; `make sweep` runs all.
+tests/backends/test_fuser.py runs these tests in other processes, a few of them in the interpreter;
+`make sweep` runs all, both ways.
 """
 
 import pytest

@@ -366,6 +366,18 @@ def test_global_variables_are_those_of_the_call(monkeypatch):
     torch.testing.assert_close(find(X)(), 2 * X)
 
 
+def doubles_tensors(x):
+    return x * 2 if type(x) is torch.Tensor else x
+
+
+def test_what_dynamo_adds_to_the_module_is_not_needed(monkeypatch):
+    aotkit.compile(doubles_tensors, backend="inductor", capture="dynamo", check=False)(X)
+    space = doubles_tensors.__globals__
+    for name in [name for name, value in space.items() if value is torch and name != "torch"]:
+        monkeypatch.delitem(space, name)  # another process has none
+    torch.testing.assert_close(found(doubles_tensors, X)(), 2 * X)
+
+
 def test_each_function_runs_its_own(kept):
     models = [net(), net()]
     with torch.no_grad():

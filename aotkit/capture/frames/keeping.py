@@ -32,7 +32,8 @@ MOST = 8  # of one function: for other sizes, modes, settings
 BUILTINS = "builtins.__dict__"  # no module, but what Dynamo calls so
 # Dynamo takes what these give for a constant.
 OF_ONE_PROCESS = OF_THE_PROCESS - {"distributed", "hub", "load"} | {"getpid", "hash", "id", "input", "open"}
-_ADDED = "__import_", "__builtins_dict__", "___"  # how Dynamo calls what it adds to the user's global variables
+# How Dynamo calls what it adds to the user's global variables; the last: by its identity.
+_ADDED = re.compile(r"__import_|__builtins_dict__|___|_\d+_c\d")
 _BEGAN = time.time()
 _GLOBAL = re.compile(r"G\['(\w+)'\]")
 # The code of these changes with what the name of a record has in it: versions of torch and of Python.
@@ -117,7 +118,7 @@ def _as_data(piece: CapturedGraph, told: ToldFrame, facts: Sequence[Fact]) -> di
 
 def _added(name: str, value: Any) -> str | None:
     """What to import for a global variable that Dynamo has added; None for one of the user's."""
-    if not name.startswith(_ADDED):
+    if not _ADDED.match(name):
         return None
     if isinstance(value, types.ModuleType) and sys.modules.get(value.__name__) is value:
         return value.__name__

@@ -143,7 +143,7 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         amount = self._amount(narrow)
         if func is not None and narrow is torch.float32:
             amount = max(amount, HALF_UNIT * operand_eps(func, value.device))
-        moved = value * (1 + amount * noise)
+        moved = value + value * (amount * noise)  # which float32 holds also of float64, as it does not 1 and that
         if narrow is torch.float16:  # other types hardly have values so small
             moved = moved + self._bias * SMALLEST * (value != 0)
         moved = moved.to(narrow).to(value.dtype)

@@ -8,6 +8,7 @@ import gc
 import importlib.util
 import json
 import math
+import re
 import subprocess
 import sys
 import types
@@ -370,12 +371,30 @@ def doubles_tensors(x):
     return x * 2 if type(x) is torch.Tensor else x
 
 
-def test_what_dynamo_adds_to_the_module_is_not_needed(monkeypatch):
+def test_what_dynamo_adds_to_the_module_is_neither_needed_nor_put_there():
+    """Dynamo would refuse to capture another call, with what is not its own under its names."""
     aotkit.compile(doubles_tensors, backend="inductor", capture="dynamo", check=False)(X)
-    space = doubles_tensors.__globals__
-    for name in [name for name, value in space.items() if value is torch and name != "torch"]:
-        monkeypatch.delitem(space, name)  # another process has none
-    torch.testing.assert_close(found(doubles_tensors, X)(), 2 * X)
+    space = {"torch": torch, "__name__": __name__}  # as in a process where Dynamo has added nothing
+    find = captures(types.FunctionType(doubles_tensors.__code__, space))
+    torch.testing.assert_close(find(X)(), 2 * X)
+    added = space.keys() - {"torch", "__name__", "__builtins__"}
+    assert added
+    assert [name for name in added if not re.search(r"_kept_\d+$", name)] == []
+
+
+def test_a_function_whose_sizes_change_is_dynamos():
+    """The next process would capture the second size alone, and leave it open with the third one only."""
+
+    def another_length(x):
+        return x.exp().sum()
+
+    fast = aotkit.compile(another_length, backend="inductor", capture="dynamo", check=False)
+    fast(X)
+    assert found(another_length, X) is not None
+    fast(torch.cat([X, X]))
+    assert found(another_length, X) is None
+    aotkit.compile(another_length, backend="inductor", capture="dynamo", check=False)(X)
+    assert found(another_length, X) is None
 
 
 def test_each_function_runs_its_own(kept):

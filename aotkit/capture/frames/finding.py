@@ -16,14 +16,13 @@ from torch import Tensor, nn
 from aotkit.capture.frames.code_data import code_of
 from aotkit.capture.frames.comparing import Scope, comparison, values_of
 from aotkit.capture.frames.facts import hold
-from aotkit.capture.frames.keeping import BUILTINS, KIND, name_of_frames
+from aotkit.capture.frames.keeping import BUILTINS, frames_kept, name_of_frames
 from aotkit.capture.frames.piece import KeptPiece
 from aotkit.capture.frames.telling import Telling
 from aotkit.capture.kept_graphs import kept_graphs
 from aotkit.capture.reached import digest_of_file
 from aotkit.capture.recipe import Recipe
 from aotkit.checking import checker, kept_verdict
-from aotkit.keep import kept
 from aotkit.registry import get_backend
 from aotkit.timeline import stage
 from aotkit.torch_private.autograd import has_saved_tensor_hooks
@@ -79,9 +78,10 @@ class KeptFrames:
     """
 
     def __init__(self, recipe: Recipe, is_checked: bool) -> None:
-        self.name = name_of_frames(recipe)
-        record = None if self.name is None else kept(KIND, self.name)
-        self._frames = [_Frame(recipe, data, is_checked) for data in (record["frames"] if record else ())]
+        name = name_of_frames(recipe)
+        found = None if name is None else frames_kept(name)
+        self.name = None if found is None else name
+        self._frames = [_Frame(recipe, data, is_checked) for data in found or ()]
         self._seconds = max((frame.seconds for frame in self._frames), default=0.0)
 
     @property
@@ -181,15 +181,18 @@ class _Frame:
         return None if self._is_checked and report is None else KeptPiece(recipe, made, data["names"], report)
 
     def _running(self, piece: KeptPiece, modules: Mapping[str, Any]) -> Callable[..., Any]:
-        """Dynamo's code as a function, with what it uses among the global variables of the user's, as Dynamo has it."""
-        code, function, graph = code_of(self._data["code"]), self._function, self._data["graph"]
-        own = f"{graph}_kept_{next(_numbers)}"
-        code = code.replace(co_names=tuple(own if name == graph else name for name in code.co_names))
+        """Dynamo's code as a function, with what it uses among the global variables of the user's.
+
+        Under names of its own: Dynamo expects its names to be free, or to stand for what it has put there itself.
+        """
+        code, function, number = code_of(self._data["code"]), self._function, next(_numbers)
         space, cells = function.__globals__, dict(zip(self._code.co_freevars, function.__closure__ or (), strict=True))
-        for name, module in modules.items():
-            space.setdefault(name, module)
-        space[own] = piece
-        weakref.finalize(self, space.pop, own, None)
+        added = {**modules, self._data["graph"]: piece}
+        own = {name: f"{name}_kept_{number}" for name in added}
+        code = code.replace(co_names=tuple(own.get(name, name) for name in code.co_names))
+        space.update({own[name]: value for name, value in added.items()})
+        for name in own.values():
+            weakref.finalize(self, space.pop, name, None)
         closure = tuple(cells[name] for name in code.co_freevars)
         run = types.FunctionType(code, space, code.co_name, function.__defaults__, closure)
         run.__kwdefaults__ = function.__kwdefaults__

@@ -75,23 +75,39 @@ def name_of_frames(recipe: Recipe) -> list[str] | None:
 def keep_frame(name: Sequence[str] | None, piece: CapturedGraph, told: ToldFrame, seconds: float) -> None:
     """Keep what Dynamo captured of a call, if another process could run it.
 
+    If it could not, such as where sizes are open that have changed, nothing is kept of the function from then on: with
+    each new size, a process that has run what was kept would begin with a graph for that alone.
+
     Args:
         name: of `name_of_frames`, before anything ran: what surrounds a call is another when Dynamo is in use.
         piece: the only graph of the call.
         told: of Dynamo, about the only frame.
         seconds: that Dynamo took.
     """
-    if name is None or told.facts is None or piece.kept_as is None:
+    if name is None or (before := frames_kept(name)) is None:
         return
-    with stage("keep the capture"), suppress(Untold):
-        frame = {**_as_data(piece, told, told.facts), "seconds": seconds}
-        before = kept(KIND, name) or {"frames": []}
-        others = [other for other in before["frames"] if other["facts"] != frame["facts"]]
+    with stage("keep the capture"):
+        try:
+            frame = {**_as_data(piece, told), "seconds": seconds}
+        except Untold:
+            if before:
+                keep(KIND, name, {"frames": None})
+            return
+        others = [other for other in before if other["facts"] != frame["facts"]]
         keep(KIND, name, {"frames": [frame, *others][:MOST]})
 
 
-def _as_data(piece: CapturedGraph, told: ToldFrame, facts: Sequence[Fact]) -> dict[str, Any]:
-    space = told.function.__globals__
+def frames_kept(name: Sequence[str]) -> list[dict[str, Any]] | None:
+    """What was kept of a function; None: nothing will be."""
+    record: Mapping[str, Any] = kept(KIND, name) or {"frames": []}
+    frames: list[dict[str, Any]] | None = record["frames"]
+    return frames
+
+
+def _as_data(piece: CapturedGraph, told: ToldFrame) -> dict[str, Any]:
+    facts, kept_as, space = told.facts, piece.kept_as, told.function.__globals__
+    if facts is None or kept_as is None:
+        raise Untold("conditions or a graph that another process cannot know")
     frames = compiled_frames(told.function)
     code, used = next(((code, used) for code, used in frames if any(v is piece for v in used.values())), (None, {}))
     if code is None:
@@ -112,7 +128,7 @@ def _as_data(piece: CapturedGraph, told: ToldFrame, facts: Sequence[Fact]) -> di
         "code": code_data(code),
         "graph": graph,
         "modules": {name: module for name, module in modules.items() if module is not None},
-        "piece": piece.kept_as,
+        "piece": kept_as,
     }
 
 

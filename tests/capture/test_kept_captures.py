@@ -8,6 +8,7 @@ import gc
 import importlib.util
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -132,6 +133,18 @@ def test_what_was_undecided_is_not_checked_again_but_told(monkeypatch):
     with pytest.warns(aotkit.UndecidedWarning, match="no time"):
         assert find(X) is not None
     assert find(X) is not None
+
+
+@pytest.mark.sweep  # three processes, and minutes for a C++ compiler
+def test_later_calls_are_right_in_each_process(tmp_path):
+    command = [sys.executable, "-m", "tests.capture.kept_scenarios"]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "AOTKIT_KEEP": "1"}
+    runs = [
+        json.loads(subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, env=environment).stdout)
+        for _ in range(3)
+    ]
+    assert runs[1] == runs[0]
+    assert runs[2] == runs[0]
 
 
 @pytest.mark.sweep  # two processes that import all

@@ -8,20 +8,18 @@ something else in the next process, such as what `os` and `random` give, makes t
 import builtins
 import dis
 import functools
-import hashlib
 import operator
-import os
 import sys
 import types
-from collections.abc import Callable, Hashable, Iterator, Set
+from collections.abc import Callable, Hashable, Set
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from aotkit.capture import code_names, objects
+from aotkit.capture.digests import digest_of, digest_of_file
 
 # Of the standard library, what computes of its arguments alone.
 SAME_IN_EACH_PROCESS = frozenset({
@@ -249,34 +247,12 @@ def _source_of(module: str) -> str:
     return found
 
 
-def digest_of_file(path: str) -> str | None:
-    """A digest of a file; None if it cannot be read."""
-    try:
-        return _digest(path, os.stat(path).st_mtime_ns)
-    except OSError:
-        return None
-
-
-@functools.cache
-def _digest(path: str, written: int) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-
-
 @functools.cache
 def code_text(code: types.CodeType) -> str:
     """A digest of all that decides what this code, and the functions defined in it, do."""
-    return hashlib.sha256("\n".join(_parts_of(code)).encode()).hexdigest()
-
-
-def _parts_of(code: types.CodeType) -> Iterator[str]:
-    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
-    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
-    if UNTOLD.intersection(code.co_names) or not _imports_the_same(code):
+    if any(UNTOLD.intersection(c.co_names) or not _imports_the_same(c) for c in code_names.nested(code)):
         raise Unknown
-    where = code.co_filename, code.co_firstlineno, code.co_linetable.hex()  # which explanations show
-    yield f"{code.co_qualname} {where} {names} {counts} {code.co_code.hex()} {code.co_exceptiontable.hex()}"
-    for constant in code.co_consts:
-        yield from _parts_of(constant) if isinstance(constant, types.CodeType) else _constants(constant)
+    return digest_of(code)
 
 
 def _imports_the_same(code: types.CodeType) -> bool:
@@ -289,14 +265,6 @@ def _imports_the_same(code: types.CodeType) -> bool:
 
 def _imports(instruction: dis.Instruction) -> bool:
     return instruction.opname == "IMPORT_NAME"
-
-
-def _constants(value: Any) -> Iterator[str]:
-    if isinstance(value, tuple | frozenset):
-        parts = [text for part in value for text in _constants(part)]
-        yield f"{type(value).__name__} {parts if isinstance(value, tuple) else sorted(parts)}"
-    else:
-        yield _constant(value)
 
 
 _OF_AN_OWNER = (

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from aotkit.capture.digests import digest_of_file
 from aotkit.capture.frames.code_data import code_of
 from aotkit.capture.frames.comparing import Scope, comparison, values_of
 from aotkit.capture.frames.facts import hold
@@ -20,7 +21,6 @@ from aotkit.capture.frames.keeping import BUILTINS, frames_kept, name_of_frames
 from aotkit.capture.frames.piece import KeptPiece
 from aotkit.capture.frames.telling import Telling
 from aotkit.capture.kept_graphs import kept_graphs
-from aotkit.capture.reached import digest_of_file
 from aotkit.capture.recipe import Recipe
 from aotkit.checking import checker, kept_verdict
 from aotkit.registry import get_backend

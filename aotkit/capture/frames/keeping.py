@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from aotkit.capture.code_names import nested
+from aotkit.capture.digests import digest_of, digest_of_file
 from aotkit.capture.frames.code_data import code_data
 from aotkit.capture.frames.comparing import Scope, values_of
 from aotkit.capture.frames.facts import Fact, facts_of
-from aotkit.capture.frames.telling import Telling, Untold, digest_of
+from aotkit.capture.frames.telling import Telling, Untold
 from aotkit.capture.kept_graphs import surroundings
 from aotkit.capture.piece import CapturedGraph
-from aotkit.capture.reached import OF_THE_PROCESS, digest_of_file
+from aotkit.capture.reached import OF_THE_PROCESS
 from aotkit.capture.recipe import Recipe
 from aotkit.keep import is_kept, keep, kept, machine
 from aotkit.timeline import stage

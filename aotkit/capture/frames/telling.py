@@ -1,17 +1,15 @@
 """Python values as texts: the same in each process where the values are the same, and in no other."""
 
 import enum
-import functools
-import hashlib
 import os
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from aotkit.capture.code_names import functions_of
+from aotkit.capture.digests import digest_of, digest_of_texts
 from aotkit.capture.objects import EXACT, constant_key
 
 # What is written in C.
@@ -88,7 +86,7 @@ class Telling:
                     continue
                 codes = [f"{path} {self._of_function(function)}" for path, function in functions_of(held)]
                 lines.append(f"{name} {type(held).__qualname__} {codes}")
-            self._classes[cls] = _digest(lines)
+            self._classes[cls] = digest_of_texts(lines)
         return self._classes[cls]
 
 
@@ -112,31 +110,3 @@ def _owner(value: Any) -> type | types.ModuleType | None:
         if owner is not None and getattr(module, value.__name__, None) is not value:
             return None
     return None
-
-
-@functools.cache
-def digest_of(code: types.CodeType) -> str:
-    """A digest of all that decides what this code, and the functions defined in it, do."""
-    return _digest(_lines_of(code))
-
-
-def _lines_of(code: types.CodeType) -> Iterator[str]:
-    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
-    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
-    where = code.co_filename, code.co_firstlineno, code.co_linetable.hex()  # which explanations show
-    yield f"{code.co_qualname} {where} {names} {counts} {code.co_code.hex()} {code.co_exceptiontable.hex()}"
-    yield from map(_constant, code.co_consts)
-
-
-def _constant(value: Any) -> str:
-    if isinstance(value, types.CodeType):
-        return digest_of(value)
-    if isinstance(value, frozenset):
-        return f"frozenset {sorted(map(_constant, value))}"
-    if isinstance(value, tuple):
-        return f"tuple {[*map(_constant, value)]}"
-    return str(constant_key(value))
-
-
-def _digest(lines: Any) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

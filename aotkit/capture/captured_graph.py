@@ -42,6 +42,9 @@ def end_graph_of_foreign(gm: GraphModule, inputs: Sequence[Any]) -> None:
             end_graph(f"an input is a {type(tensor).__name__}, which overrides operators")
     if any(isinstance(x, Tensor) and x.is_nested for x in (*inputs, *captured_results(gm))):
         end_graph("it takes or makes a nested tensor, which could not be checked")
+    used = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder") if node.users]
+    if any(isinstance(x, Tensor) and x.is_meta for x in (*used, *captured_results(gm))):
+        end_graph("it takes or makes a tensor on device 'meta', without data to compute or to check")
     given = {id(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")}
     for method in ("__delattr__", "requires_grad_"):
         for node in gm.graph.find_nodes(op="call_method", target=method):

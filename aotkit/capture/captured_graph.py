@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from aotkit.capture.kept_graphs import Made, surroundings, texts_of
 from aotkit.capture.recipe import Recipe
 from aotkit.capture.shared_random import SharedRandom
-from aotkit.capture.watching import EagersFunctions
+from aotkit.capture.watching import EagersFunctions, has_other_steps
 from aotkit.keep import is_kept, key_of
 from aotkit.passes import SINCE_2_14, calls_of, copy_graph, description, strides_of, tensor_kind
 from aotkit.random import Draws
@@ -42,6 +42,9 @@ def end_graph_of_foreign(gm: GraphModule, inputs: Sequence[Any]) -> None:
             end_graph(f"an input is a {type(tensor).__name__}, which overrides operators")
     if any(isinstance(x, Tensor) and x.is_nested for x in (*inputs, *captured_results(gm))):
         end_graph("it takes or makes a nested tensor, which could not be checked")
+    used = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder") if node.users]
+    if any(isinstance(x, Tensor) and x.is_meta for x in (*used, *captured_results(gm))):
+        end_graph("it takes or makes a tensor on device 'meta', without data to compute or to check")
     given = {id(node.meta.get("example_value")) for node in gm.graph.find_nodes(op="placeholder")}
     for method in ("__delattr__", "requires_grad_"):
         for node in gm.graph.find_nodes(op="call_method", target=method):
@@ -209,11 +212,15 @@ def attributes_as_inputs(gm: GraphModule) -> tuple[GraphModule, Sequence[Tensor]
 def strides_of_captured(gm: GraphModule) -> list[Sequence[Any] | None]:
     """The strides that the outputs of a graph that Dynamo captured have in eager; None where Dynamo does not know them.
 
-    To it, dropout returns a copy, with strides of its own; without a mask it returns its input.
+    To it, dropout returns a copy, with strides of its own; without a mask it returns its input. Of views, see
+    `has_other_steps`.
     """
     unknown: set[Node] = set()
     for node in gm.graph.nodes:
-        if not unknown.isdisjoint(node.all_input_nodes) or (node.target is F.dropout and _has_other_strides(node)):
+        given = [x.meta.get("example_value") if isinstance(x, Node) else x for x in node.args]
+        is_other = bool(given) and has_other_steps(node.target, given, node.meta.get("example_value"))
+        is_other = is_other or (node.target is F.dropout and _has_other_strides(node))
+        if is_other or not unknown.isdisjoint(node.all_input_nodes):
             unknown.add(node)
     results: Any = gm.graph.output_node().args[0]
     return strides_of([None if r in unknown else x for r, x in zip(results, captured_results(gm), strict=True)])

@@ -21,10 +21,7 @@ class SharedRandom(RepeatedMode):  # type: ignore[no-untyped-call]
         seed, used = self.draws.seed, self.draws.used
         return lambda: SharedRandom(Draws(seed, used))
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def operator(self, func: Any, types: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         # Ranks draw numbers of their own for a DTensor that is sharded, which torch sees to.
         replace = None if wrap_others(types) else replacement(func, args, kwargs)
         if replace is not None:

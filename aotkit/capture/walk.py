@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aotkit.capture import code_names, objects
+from aotkit.capture import code_names, higher_order, objects
 from aotkit.capture.guards import HOOKS, MODULE_STATE, Guard, GuardSource
 from aotkit.capture.places import MISSING, Attribute, ContextVariable, Item, Place, Slot
 from aotkit.capture.reached import Reached
@@ -245,6 +245,7 @@ class Walk:
     def _function(self, value: types.FunctionType, variable: str, name: str) -> None:
         if objects.is_trusted(value):
             self._inert(value, variable, name)
+            higher_order.refuse(value)
             for i, cell in enumerate(value.__closure__ or ()):  # a decorator of torch's around the user's function
                 if isinstance(cell.cell_contents, types.FunctionType) and not objects.is_trusted(cell.cell_contents):
                     self.visit(cell.cell_contents, f"{variable}.__closure__[{i}].cell_contents", name, None)
@@ -291,7 +292,7 @@ class Walk:
         """A class or a Python module: what code mentions of it, if it is the user's."""
         self._inert(value, variable, name)
         if objects.is_trusted(value):
-            return
+            return higher_order.refuse_mentioned(value, self._filter)
         if isinstance(value, type):
             self.reached.class_with(value, self._filter)
         for base in value.__mro__ if isinstance(value, type) else (value,):

@@ -18,6 +18,8 @@ from aotkit.torch_private.fake_tensors import fake_mode
 from aotkit.torch_private.switches import SWITCHED, environment
 from aotkit.torch_private.tensors import is_view
 
+_VIEWS = frozenset({"view", "view_as", "reshape", "reshape_as", "unflatten"})
+_ARITHMETIC = frozenset({"add", "radd", "sub", "rsub", "mul", "rmul", "div", "truediv", "true_divide"})
 _DROPS_COMPLEX_NUMBERS = torch.__version__ >= "2.15"  # before, eager refuses
 
 
@@ -49,12 +51,43 @@ def _resizes_better(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[
     return "cubic" not in name and not any(isinstance(n, torch.SymInt) for n in sizes)
 
 
+def has_other_steps(func: Any, args: Sequence[Any], result: Any) -> bool:
+    """Whether this is an image of which dimensions of size 1 have other strides in eager.
+
+    Eager's views step over those by the whole of the next dimension, and arithmetic with a number keeps that; torch's
+    rules for tracing have other strides, with which one image may look as if channels came last: what follows
+    (`F.group_norm`) would not be copied, as it is in eager.
+    """
+    name = getattr(func, "__name__", func)
+    name = name.strip("_") if isinstance(name, str) else ""
+    if name in _VIEWS:
+        return _is_odd(result) and not (isinstance(args[0], Tensor) and args[0].shape == result.shape)
+    is_with_number = name in _ARITHMETIC and any(isinstance(x, int | float) for x in args)
+    return is_with_number and _is_odd(result) and not any(map(_is_odd, args))
+
+
+def _is_odd(value: Any) -> bool:
+    if not isinstance(value, Tensor) or value.dim() not in (4, 5):
+        return False
+    sizes, strides = value.shape, value.stride()
+    if not all(type(n) is int for n in (*sizes, *strides)):
+        return False
+    return any(sizes[i] == 1 and strides[i] != sizes[i + 1] * strides[i + 1] for i in range(len(sizes) - 1))
+
+
+def _with_eagers_steps(result: Tensor) -> Tensor:
+    for i in range(result.dim() - 2, -1, -1):
+        if result.shape[i] == 1:
+            result = result.squeeze(i).unsqueeze(i)
+    return result
+
+
 class EagersFunctions(TorchFunctionMode):
     """While a function is traced, some others are those of eager, where torch's rules for tracing are not as good.
 
     Dropout returns what it returns in eager: without a mask, the input itself. What resizes images has its own
     gradient, which adds up a window for each pixel; torch's rule reads each pixel by an index, before it knows of
-    gradients, and these would be written by index: sorted, or one at a time.
+    gradients, and these would be written by index: sorted, or one at a time. Views have eager's strides.
     """
 
     def __torch_function__(
@@ -64,7 +97,8 @@ class EagersFunctions(TorchFunctionMode):
         if func is F.dropout and (result := _own_dropout(*args, **kwargs)) is not None:
             return result
         with AsInEager() if _resizes_better(func, args, kwargs) else nullcontext():
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+        return _with_eagers_steps(result) if args and has_other_steps(func, args, result) else result
 
 
 class TensorReads(EagersFunctions):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from aotkit.errors import TraceError
 from aotkit.passes import group_argument
-from aotkit.torch_private.dispatch import OpOverload, TorchDispatchMode, tree_leaves, tree_map, wrap_others
+from aotkit.torch_private.dispatch import OperatorMode, OpOverload, tree_leaves, tree_map, wrap_others
 from aotkit.torch_private.distributed import is_running, size_and_rank
 
 
@@ -22,18 +22,15 @@ def alone() -> AbstractContextManager[Any]:
     return Alone() if is_running() else nullcontext()
 
 
-class Alone(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Alone(OperatorMode):  # type: ignore[no-untyped-call]
     """Operators that communicate give what they would if all ranks had this one's values."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def operator(self, func: Any, types: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if wrap_others(types):  # what they do comes here, too
             return NotImplemented
-        kwargs = kwargs or {}
         is_real = all(kind.__torch_dispatch__ is Tensor.__torch_dispatch__ for kind in types)
         sends = is_real and group_argument(func) is not None
         return _stand_in(func, args, kwargs) if sends else func(*args, **kwargs)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from aotkit.checking.precision import operand_eps
-from aotkit.torch_private.dispatch import TorchDispatchMode, tree_leaves, tree_map
+from aotkit.torch_private.dispatch import OperatorMode, tree_leaves, tree_map
 
 TYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128}
 # Operators may be missing in float64, such as conversions to it.
@@ -25,7 +25,7 @@ Types = list[tuple[Any, list[torch.dtype]]]
 Exactness = list[tuple[Any, bool]]
 
 
-class ResultTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class ResultTypes(OperatorMode):  # type: ignore[no-untyped-call]
     """Keeps the types of what operators return.
 
     Attributes:
@@ -33,18 +33,16 @@ class ResultTypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.types: Types = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        results = func(*args, **kwargs or {})
+    def operator(self, func: Any, types: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        results = func(*args, **kwargs)
         self.types.append((func, [t.dtype for t in tree_leaves(results) if isinstance(t, Tensor)]))
         return results
 
 
-class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StochasticArithmetic(OperatorMode):  # type: ignore[no-untyped-call]
     """Operators take and give what is off by random amounts, unless their results are exact.
 
     So what depends only on values that were never rounded stays as it is: a comparison or the rounding of an input.
@@ -62,7 +60,7 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
             exactness: each operator that ran before, and whether its results were exact; filled in the first run. To
                 find out takes as long as the operator itself.
         """
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._types = types
         self._next = 0
         self._narrow: torch.dtype = torch.float64
@@ -76,10 +74,7 @@ class StochasticArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._bias = random.Random(seed).uniform(-1.0, 1.0)
         self._generators: dict[torch.device, torch.Generator] = {}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def operator(self, func: Any, types: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         self._narrow = self._next_type(func)
         if func.is_view or torch.Tag.nondeterministic_seeded in func.tags:
             return func(*args, **kwargs)

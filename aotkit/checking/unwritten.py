@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.torch_private.dispatch import TorchDispatchMode, tree_leaves
+from aotkit.torch_private.dispatch import OperatorMode, tree_leaves
 
 aten = torch.ops.aten
 UNWRITTEN = frozenset(
@@ -24,7 +24,7 @@ UNWRITTEN = frozenset(
 )
 
 
-class Filled(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Filled(OperatorMode):  # type: ignore[no-untyped-call]
     """New memory holds a number from the start.
 
     Attributes:
@@ -38,14 +38,12 @@ class Filled(TorchDispatchMode):  # type: ignore[no-untyped-call]
             floating: the number for floating-point and complex types.
             other: for all others.
         """
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._floating, self._other = floating, other
         self.took = False
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **kwargs or {})
+    def operator(self, func: Any, types: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
         if func not in UNWRITTEN:
             return result
         for tensor in tree_leaves(result):

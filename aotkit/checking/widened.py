@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aotkit.torch_private.dispatch import TorchDispatchMode, tree_leaves, tree_map
+from aotkit.torch_private.dispatch import OperatorMode, tree_leaves, tree_map
 
 WIDE = {
     torch.float16: torch.float64,
@@ -19,19 +19,16 @@ WIDE = {
 BITWISE = frozenset({torch.ops.aten.view.dtype})
 
 
-class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Widened(OperatorMode):  # type: ignore[no-untyped-call]
     """Operators that are told to make a narrower type make float64, and take nothing narrower beside it.
 
     Random operators are left alone: in another type they would draw other numbers.
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def operator(self, func: Any, types: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if func in BITWISE or torch.Tag.nondeterministic_seeded in func.tags:
             return func(*args, **kwargs)
         args, kwargs = tree_map(_wide_type, args), tree_map(_wide_type, kwargs)
@@ -52,17 +49,14 @@ def _wide_values(value: Any) -> Any:
     return value.to(WIDE[value.dtype]) if isinstance(value, Tensor) and value.dtype in WIDE else value
 
 
-class SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class SameDraws(OperatorMode):  # type: ignore[no-untyped-call]
     """Random operators draw in float64 the numbers that they would draw in `dtype`."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._dtype = dtype
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def operator(self, func: Any, types: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         wide: list[tuple[Tensor, Tensor]] = []

@@ -18,7 +18,7 @@ from aotkit.culprit.result import Culprit, NotFound
 from aotkit.culprit.script import partitioner_script
 from aotkit.culprit.search import partitions, smallest_cut
 from aotkit.passes import copy_graph, producer, source_line
-from aotkit.torch_private.dispatch import TorchDispatchMode, tree_leaves
+from aotkit.torch_private.dispatch import OperatorMode, tree_leaves
 
 if TYPE_CHECKING:
     from aotkit.capture import Recipe
@@ -196,21 +196,19 @@ class _Known:
         return any(all(abs(a - b) <= share * numbers[0] for a, b in zip(numbers, o, strict=True)) for o in others)
 
 
-class _Computed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Computed(OperatorMode):  # type: ignore[no-untyped-call]
     """Keeps a sketch of each tensor that an operator reads or returns, in forward and backward passes.
 
     What is written in parts is known whole only when it is read.
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.seen: set[Sketch] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def operator(self, func: Any, types: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         self._see(args)
-        result = func(*args, **kwargs or {})
+        result = func(*args, **kwargs)
         self._see(result)
         return result
 

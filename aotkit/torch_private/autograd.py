@@ -15,7 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import traceback as fx_traceback
 from torch.utils.checkpoint import CheckpointPolicy, noop_context_fn
 
-from aotkit.torch_private.dispatch import TorchDispatchMode, dispatch_modes
+from aotkit.torch_private.dispatch import OperatorMode, dispatch_modes
 
 current_node = torch._C._current_autograd_node
 set_grad_enabled: Any = torch._C._set_grad_enabled  # `torch.no_grad` would cost a microsecond
@@ -57,11 +57,11 @@ def is_profiling() -> bool:
     return bool(torch.autograd._profiler_enabled())  # type: ignore[attr-defined]
 
 
-class RepeatedMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class RepeatedMode(OperatorMode):  # type: ignore[no-untyped-call]
     """A mode that is entered again where a checkpoint computes again what it has computed under it."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         _adapt_checkpoints()
 
     def repeated(self) -> Contexts:

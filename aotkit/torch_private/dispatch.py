@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
@@ -23,7 +23,7 @@ __all__ = [
     "RESIZES",
     "AsInEager",
     "OpOverload",
-    "TorchDispatchMode",
+    "OperatorMode",
     "core_decompositions",
     "correct_recurrent_layers",
     "dispatch_modes",
@@ -34,6 +34,26 @@ __all__ = [
     "tree_map",
     "wrap_others",
 ]
+
+
+class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that sees each operator, but none of what those of higher order (`cond`, `flex_attention`) are made of."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def operator(self, func: Any, types: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """What an operator gives under the mode, as `__torch_dispatch__` has it."""
+        raise NotImplementedError
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            return func(*args, **kwargs or {})
+        return self.operator(func, types, args, kwargs or {})
 
 
 def pytree_children(spec: Any) -> Sequence[Any]:

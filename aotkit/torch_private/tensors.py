@@ -81,19 +81,21 @@ def why_eager_tensor(tensor: Tensor) -> str | None:
     attributes = [name for name in vars(tensor) if not name.startswith("_dynamo_")]
     if attributes and not isinstance(tensor, nn.Parameter | nn.Buffer) and not hasattr(tensor, "_is_param"):
         return f"an input has the Python attributes {', '.join(attributes)}"
-    if not has_plain_memory(tensor):
+    if tensor.is_meta or not _is_plain(tensor):
         return f"an input is quantized, without data or of layout {tensor.layout}: not a plain strided tensor"
     return None
 
 
-def has_plain_memory(tensor: Tensor) -> bool:
-    """Whether a tensor is dense and has data."""
-    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
-
-
 def is_for_dynamo(tensor: Tensor) -> bool:
-    """Whether TorchDynamo may have an input that direct tracing cannot have."""
-    return has_plain_memory(tensor) and not overrides_operators(tensor)
+    """Whether TorchDynamo may have an input that direct tracing cannot have.
+
+    Tensors without data are such: functional calls replace those of a module on device "meta".
+    """
+    return _is_plain(tensor) and not overrides_operators(tensor)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_quantized
 
 
 def is_wrapper(tensor: Tensor) -> bool:

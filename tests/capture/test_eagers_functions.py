@@ -93,3 +93,29 @@ def test_they_are_where_that_is_asked_for():
     fast = aotkit.compile(m, backend="nop", capture="aot")
     torch.testing.assert_close(fast(x), m(x))
     assert fast.explain(x).pieces == 1
+
+
+class AttendsToPixels(nn.Module):
+    """As those of diffusers do: pixels become rows, and an image again."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8)
+
+    def forward(self, x):
+        x = self.conv(x)
+        rows = x.flatten(2).transpose(1, 2).softmax(1).contiguous()
+        return self.norm((rows.transpose(1, 2).reshape(x.shape) + x) / 2.0) * 2
+
+
+@pytest.mark.parametrize("capture", ["aot", "dynamo"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_image_that_was_rows_is_laid_out_as_in_eager(count, capture):
+    """Tracing took one for an image with its channels last; in eager, the norm makes it contiguous."""
+    model, x = AttendsToPixels(), torch.randn(count, 3, 4, 4)
+    want = model(x)
+    fast = aotkit.compile(model, backend="nop", capture=capture)
+    got = fast(x)
+    assert torch.allclose(got, want, atol=1e-5)
+    assert got.stride() == want.stride()
+    got.sum().backward()

@@ -151,3 +151,30 @@ def test_sizes_that_data_decide_are_left_to_eager_where_the_backend_cannot_compi
     assert fast.explain(x).capture == "dynamo"
     with pytest.raises(aotkit.CompileError, match="failed on the forward graph"):
         aotkit.compile(sizes_from_one_test, backend=backend, capture="aot")(x)
+
+
+def test_an_ensemble_calls_a_module_without_data():
+    """As torch's tutorial has it: the module gives the code, `functional_call` the parameters."""
+    models = [nn.Linear(4, 3) for _ in range(2)]
+    stacked, _ = torch.func.stack_module_state(models)
+    base = nn.Linear(4, 3, device="meta")
+
+    def ensemble(parameters, x):
+        return torch.vmap(lambda p: torch.func.functional_call(base, p, (x,)))(parameters)
+
+    fast, x = aotkit.compile(ensemble, backend="nop"), torch.randn(5, 4)
+    fast(stacked, x).sum().backward()
+    assert torch.allclose(fast(stacked, x), torch.stack([m(x) for m in models]))
+    assert torch.allclose(stacked["weight"].grad[1], x.sum(0).expand(3, 4))
+    assert fast.explain(stacked, x).eager is None
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_what_computes_without_data_runs_as_in_eager(capture):
+    model = nn.Linear(4, 3, device="meta")
+    fast, x = aotkit.compile(model, backend="nop", capture=capture), torch.randn(5, 4, device="meta")
+    with pytest.warns(aotkit.EagerCallWarning, match="without data"):
+        result = fast(x)
+    assert result.is_meta
+    result.sum().backward()
+    assert model.weight.grad.shape == (3, 4)

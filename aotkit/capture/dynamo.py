@@ -23,6 +23,7 @@ from aotkit.random import random_state
 from aotkit.stages import Product
 from aotkit.timeline import Timeline
 from aotkit.torch_private.dynamo import MOST_DYNAMO_VARIANTS, Condition, dynamo_compile, graph_breaks, limits_hit
+from aotkit.torch_private.tensors import sizes_to_leave_open
 
 Piece = CapturedGraph | KeptPiece
 NOTHING_TO_COMPILE = "TorchDynamo finds nothing to compile in it"
@@ -225,7 +226,9 @@ class DynamoFunction:
                     return made()
         compiled = self._compiler.compiled
         self._told.clear()
-        result = self._call(*args, **kwargs)
+        other_sizes = frames.other_sizes(args, kwargs) if frames is not None and self._dynamic is None else ()
+        with sizes_to_leave_open(other_sizes) if other_sizes else nullcontext():
+            result = self._call(*args, **kwargs)
         if self._compiler.compiled == compiled + 1 and len(call.pieces) == len(self._told) == 1 and not call.eager:
             piece, timeline = call.pieces[0], call.timeline
             if frames is not None and isinstance(piece, CapturedGraph) and timeline is not None:

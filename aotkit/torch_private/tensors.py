@@ -1,6 +1,7 @@
 """What a compiled graph assumes of its inputs, whether other tensors are the same to it, and how it makes new ones."""
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from aotkit.torch_private import native
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor]
 InPlace = Callable[[list[Any], tuple[int, ...], tuple[int, ...], tuple[int, ...]], Tensor | None]
 is_view = Tensor._is_view
+_MARKS = {"_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_has_dynamo_dim_marking"}
 
 
 def data_pointer() -> int:
@@ -71,6 +73,22 @@ def tensor_kind(tensor: Tensor) -> Hashable:
     """Roughly what a tensor is, for bookkeeping: its sizes and strides do not count."""
     keys = torch._C._dispatch_keys(tensor).raw_repr()
     return type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, keys, tensor.dim()
+
+
+@contextmanager
+def sizes_to_leave_open(dimensions: Iterable[tuple[Tensor, int]]) -> Iterator[None]:
+    """Have TorchDynamo leave these sizes open if it captures a call inside; not of tensors that the user marks."""
+    from torch._dynamo import maybe_mark_dynamic
+
+    unmarked = [(tensor, dimension) for tensor, dimension in dimensions if not _MARKS & vars(tensor).keys()]
+    try:
+        for tensor, dimension in unmarked:
+            maybe_mark_dynamic(tensor, dimension)
+        yield
+    finally:
+        for tensor, _ in unmarked:
+            for name in _MARKS & vars(tensor).keys():
+                delattr(tensor, name)
 
 
 def why_eager_tensor(tensor: Tensor) -> str | None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 import aotkit
 from aotkit.capture import recipe_of
@@ -395,31 +396,76 @@ def test_what_dynamo_adds_to_the_module_is_neither_needed_nor_put_there():
     assert [name for name in added if not re.search(r"_kept_\d+$", name)] == []
 
 
-def test_a_function_whose_sizes_change_is_dynamos():
-    """The next process would capture the second size alone, and leave it open with the third one only."""
+def graphs():
+    return counters["stats"]["unique_graphs"]
 
+
+def test_sizes_that_change_after_a_kept_call_are_left_open_at_once():
     def another_length(x):
         return x.exp().sum()
 
-    fast = aotkit.compile(another_length, backend="inductor", capture="dynamo", check=False)
-    fast(X)
-    assert found(another_length, X) is not None
-    fast(torch.cat([X, X]))
-    assert found(another_length, X) is None
     aotkit.compile(another_length, backend="inductor", capture="dynamo", check=False)(X)
-    assert found(another_length, X) is None
+    fast = aotkit.compile(another_length, backend="inductor", capture="dynamo", check=False)
+    before = graphs()
+    fast(X)
+    assert graphs() == before
+    for rows in (5, 7, 9):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(fast(x), another_length(x))
+        assert vars(x) == {}  # of what tells Dynamo so
+    assert graphs() == before + 1
+    assert found(another_length, X) is not None
+
+
+def test_sizes_stay_as_the_user_marks_them():
+    def another_length(x):
+        return x.cos().sum()
+
+    def compiled(**options):
+        return aotkit.compile(another_length, backend="inductor", capture="dynamo", check=False, **options)
+
+    compiled(dynamic=False)(X)
+    fixed, before = compiled(dynamic=False), graphs()
+    for rows in (3, 5, 7):
+        fixed(torch.randn(rows, 4))
+    assert graphs() == before + 2
+    marked = torch.randn(6, 4)
+    torch._dynamo.mark_dynamic(marked, 0)
+    compiled()(X)
+    fast = compiled()
+    fast(X)
+    fast(marked)
+    assert marked._dynamo_dynamic_indices == {0}
+
+
+def test_a_function_whose_numbers_change_is_dynamos():
+    """The next process would capture the second number alone, and leave it open with the third one only."""
+
+    def times(x, number):
+        return x * number
+
+    fast = aotkit.compile(times, backend="inductor", capture="dynamo", check=False)
+    fast(X, 2)
+    assert found(times, X, 2) is not None
+    fast(X, 3)
+    assert found(times, X, 2) is None
+    aotkit.compile(times, backend="inductor", capture="dynamo", check=False)(X, 2)
+    assert found(times, X, 2) is None
 
 
 def test_each_function_runs_its_own(kept):
-    models = [net(), net()]
+    def own_names():
+        return {name for name in globals() if "_kept_" in name}
+
+    before, models = own_names(), [net(), net()]
     with torch.no_grad():
         models[1].norm.weight.mul_(2)
     runs = [found(model.forward, X) for model in models]
     for model, run in zip(models, runs, strict=True):
         torch.testing.assert_close(run()["out"], model(X)["out"])
-    assert any("_kept_" in name for name in globals())
+    assert own_names() - before
     del runs, run
-    assert not any("_kept_" in name for name in globals())
+    assert own_names() <= before
 
 
 def signature(x, /, y=2.0, *rest, scale=1.0, **more):

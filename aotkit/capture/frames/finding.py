@@ -5,7 +5,7 @@ import itertools
 import time
 import types
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
@@ -107,6 +107,13 @@ class KeptFrames:
                 self._frames.clear()
         return found
 
+    def other_sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[Tensor, int]]:
+        """The sizes in which tensors of a call differ from those of calls that have been made of these."""
+        start = time.perf_counter()
+        found = [size for frame in self._frames for size in frame.other_sizes(args, kwargs)]
+        self._seconds -= time.perf_counter() - start
+        return found
+
 
 class _Frame:
     """One captured call.
@@ -124,6 +131,8 @@ class _Frame:
         self.piece: KeptPiece | None = None
         self._function, self._bound = captured_function(recipe.fn, data["is_plain"])
         self._code = self._function.__code__
+        self._values: Callable[..., list[Any]]
+        self._sizes: Sequence[Sequence[int] | None] = ()
         self._tensors_in: Callable[..., list[Tensor] | None]
         self._accepts: Callable[..., bool]
         self._run: Callable[..., Any]
@@ -139,6 +148,16 @@ class _Frame:
                 if tensors is not None and self._accepts(*tensors) and not any(map(_is_marked, tensors)):
                     return lambda: self._run(*given, **kwargs)
         return None
+
+    def other_sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Tensor, int]]:
+        """The sizes in which tensors of a call differ from those of the calls that it has made."""
+        values: Sequence[Any] = ()
+        if self.piece is not None:
+            with suppress(Exception):
+                values = self._values(*self._bound, *args, **kwargs)
+        for value, sizes in zip(values, self._sizes, strict=False):
+            if type(value) is Tensor and sizes is not None and value.dim() == len(sizes):
+                yield from ((value, i) for i, size in enumerate(sizes) if value.shape[i] != size)
 
     def _prepared(self, given: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call is like this, so that it can be made, and others."""
@@ -157,12 +176,14 @@ class _Frame:
         with suppress(Exception):
             modules = {name: _space(module) for name, module in data["modules"].items()}
             scope = Scope(self._function, modules)
-            values = values_of(data["facts"], scope)(*given, **kwargs)
+            self._values = values_of(data["facts"], scope)
+            values = self._values(*given, **kwargs)
             tensors = len({id(value) for value in values if isinstance(value, Tensor)})
             if tensors != data["tensors"] or not hold(data["facts"], values, Telling()):
                 return
             if (piece := self._piece()) is None:
                 return
+            self._sizes = [tuple(value.shape) if isinstance(value, Tensor) else None for value in values]
             self._tensors_in = comparison(data["facts"], values, scope)
             facts = zip(data["facts"], values, strict=True)
             self._accepts = tensor_guard([value for fact, value in facts if fact[0] == "tensor"])

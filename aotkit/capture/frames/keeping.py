@@ -76,8 +76,8 @@ def name_of_frames(recipe: Recipe) -> list[str] | None:
 def keep_frame(name: Sequence[str] | None, piece: CapturedGraph, told: ToldFrame, seconds: float) -> None:
     """Keep what Dynamo captured of a call, if another process could run it.
 
-    If it could not, such as where sizes are open that have changed, nothing is kept of the function from then on: with
-    each new size, a process that has run what was kept would begin with a graph for that alone.
+    If it could not, nothing is kept of the function from then on: where numbers are open that have changed, a process
+    that has run what was kept for one would begin with a graph for the next alone. Of sizes it knows.
 
     Args:
         name: of `name_of_frames`, before anything ran: what surrounds a call is another when Dynamo is in use.
@@ -91,11 +91,17 @@ def keep_frame(name: Sequence[str] | None, piece: CapturedGraph, told: ToldFrame
         try:
             frame = {**_as_data(piece, told), "seconds": seconds}
         except Untold:
-            if before:
+            if before and not _has_other_sizes(before, told):
                 keep(KIND, name, {"frames": None})
             return
         others = [other for other in before if other["facts"] != frame["facts"]]
         keep(KIND, name, {"frames": [frame, *others][:MOST]})
+
+
+def _has_other_sizes(frames: Sequence[Mapping[str, Any]], told: ToldFrame) -> bool:
+    found = {fact[1]: fact[2] for fact in told.facts or () if fact[0] == "tensor"}
+    tensors = (fact for frame in frames for fact in frame["facts"] if fact[0] == "tensor")
+    return any(found.get(fact[1], fact[2]) != fact[2] for fact in tensors)
 
 
 def frames_kept(name: Sequence[str]) -> list[dict[str, Any]] | None:

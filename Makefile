@@ -28,7 +28,7 @@ demo: install  ## show a compiled training function next to eager
 	@$(PY) -m aotkit demo
 
 test: install  ## run the tests, two at a time
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist worksteal
 
 lint: install  ## check style and formatting
 	$(PY) -m ruff check .

@@ -226,7 +226,9 @@ class DynamoFunction:
                     return made()
         compiled = self._compiler.compiled
         self._told.clear()
-        other_sizes = frames.other_sizes(args, kwargs) if frames is not None and self._dynamic is None else ()
+        # Of calls that Dynamo has captured itself, it knows the sizes.
+        begins = self._dynamic is None and not compiled
+        other_sizes = frames.other_sizes(args, kwargs) if frames is not None and begins else ()
         with sizes_to_leave_open(other_sizes) if other_sizes else nullcontext():
             result = self._call(*args, **kwargs)
         if self._compiler.compiled == compiled + 1 and len(call.pieces) == len(self._told) == 1 and not call.eager:

@@ -19,6 +19,12 @@ def is_importable(obj: Any) -> bool:
         return False
 
 
+def spec_of(backend_name: str) -> str | list[str]:
+    """What `get_backend` takes for a backend, or a list of them, that messages call so."""
+    names = backend_name.split(", ")
+    return names[0] if len(names) == 1 else names
+
+
 @dataclass(frozen=True)
 class Named:
     """A function with a backend and a partitioner.
@@ -45,8 +51,7 @@ class Named:
 
     def compiler_by_name(self, attribute: str, function: Any) -> str | None:
         """How another process gets a graph compiler of the backend; None where it knows none of that name."""
-        names = self.backend_name.split(", ")
-        spec: Any = names[0] if len(names) == 1 else names
+        names, spec = self.backend_name.split(", "), spec_of(self.backend_name)
         is_installed = all(map(BACKENDS.is_installed, names)) and getattr(get_backend(spec), attribute) == function
         return f"aotkit.get_backend({spec!r}).{attribute}" if is_installed or names[0].startswith("dynamo:") else None
 

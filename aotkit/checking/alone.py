@@ -25,9 +25,6 @@ def alone() -> AbstractContextManager[Any]:
 class Alone(OperatorMode):  # type: ignore[no-untyped-call]
     """Operators that communicate give what they would if all ranks had this one's values."""
 
-    def __init__(self) -> None:
-        super().__init__()
-
     def operator(self, func: Any, types: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if wrap_others(types):  # what they do comes here, too
             return NotImplemented

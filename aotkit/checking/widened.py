@@ -25,9 +25,6 @@ class Widened(OperatorMode):  # type: ignore[no-untyped-call]
     Random operators are left alone: in another type they would draw other numbers.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-
     def operator(self, func: Any, types: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if func in BITWISE or torch.Tag.nondeterministic_seeded in func.tags:
             return func(*args, **kwargs)

@@ -14,6 +14,7 @@ from aotkit.torch_private import native
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor]
 InPlace = Callable[[list[Any], tuple[int, ...], tuple[int, ...], tuple[int, ...]], Tensor | None]
 is_view = Tensor._is_view
+# Of `torch._dynamo.mark_dynamic` and its like.
 _MARKS = {"_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_has_dynamo_dim_marking"}
 
 
@@ -75,12 +76,17 @@ def tensor_kind(tensor: Tensor) -> Hashable:
     return type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, keys, tensor.dim()
 
 
+def is_marked(tensor: Tensor) -> bool:
+    """Whether the user has told TorchDynamo which sizes of a tensor to leave open; of no parameter."""
+    return not isinstance(tensor, nn.Parameter) and not _MARKS.isdisjoint(vars(tensor))
+
+
 @contextmanager
 def sizes_to_leave_open(dimensions: Iterable[tuple[Tensor, int]]) -> Iterator[None]:
     """Have TorchDynamo leave these sizes open if it captures a call inside; not of tensors that the user marks."""
     from torch._dynamo import maybe_mark_dynamic
 
-    unmarked = [(tensor, dimension) for tensor, dimension in dimensions if not _MARKS & vars(tensor).keys()]
+    unmarked = [(tensor, dimension) for tensor, dimension in dimensions if not is_marked(tensor)]
     try:
         for tensor, dimension in unmarked:
             maybe_mark_dynamic(tensor, dimension)

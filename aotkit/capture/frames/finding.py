@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from aotkit.capture.digests import digest_of_file
 from aotkit.capture.frames.code_data import code_of
@@ -21,6 +21,7 @@ from aotkit.capture.frames.keeping import BUILTINS, frames_kept, name_of_frames
 from aotkit.capture.frames.piece import KeptPiece
 from aotkit.capture.frames.telling import Telling
 from aotkit.capture.kept_graphs import kept_graphs
+from aotkit.capture.named import spec_of
 from aotkit.capture.recipe import Recipe
 from aotkit.checking import checker, kept_verdict
 from aotkit.registry import get_backend
@@ -29,11 +30,9 @@ from aotkit.torch_private.autograd import has_saved_tensor_hooks
 from aotkit.torch_private.distributed import is_running
 from aotkit.torch_private.dynamo import captured_function
 from aotkit.torch_private.switches import environment
-from aotkit.torch_private.tensors import tensor_guard
+from aotkit.torch_private.tensors import is_marked, tensor_guard
 
 TRIES = 4
-# Marks of `torch._dynamo.mark_dynamic`: their sizes are to be left open.
-MARKS = "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"
 Run = Callable[[], Any]
 _numbers = itertools.count()
 
@@ -109,10 +108,7 @@ class KeptFrames:
 
     def other_sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[Tensor, int]]:
         """The sizes in which tensors of a call differ from those of calls that have been made of these."""
-        start = time.perf_counter()
-        found = [size for frame in self._frames for size in frame.other_sizes(args, kwargs)]
-        self._seconds -= time.perf_counter() - start
-        return found
+        return [size for frame in self._frames for size in frame.other_sizes(args, kwargs)]
 
 
 class _Frame:
@@ -145,7 +141,7 @@ class _Frame:
         elif self.piece is not None or self._prepared(given, kwargs):
             with suppress(Exception):  # a call of another kind may lack anything that is looked at
                 tensors = self._tensors_in(*given, **kwargs)
-                if tensors is not None and self._accepts(*tensors) and not any(map(_is_marked, tensors)):
+                if tensors is not None and self._accepts(*tensors) and not any(map(is_marked, tensors)):
                     return lambda: self._run(*given, **kwargs)
         return None
 
@@ -193,8 +189,7 @@ class _Frame:
     def _piece(self) -> KeptPiece | None:
         """Its graph as it was compiled, and checked if that is wanted."""
         data = self._data["piece"]
-        names = data["backend"].split(", ")
-        backend = get_backend(names[0] if len(names) == 1 else names)
+        backend = get_backend(spec_of(data["backend"]))
         recipe = replace(self._recipe, backend=backend, backend_name=data["backend"], why_backend=data["why"])
         if (made := kept_graphs(data["parts"], backend, recipe.name, guarded=False)) is None:
             return None
@@ -234,7 +229,3 @@ def _space(module: str) -> Any:
     if module == _Utilities.NAME:
         return _Utilities()
     return vars(builtins) if module == BUILTINS else import_module(module)
-
-
-def _is_marked(tensor: Tensor) -> bool:
-    return not isinstance(tensor, nn.Parameter) and any(hasattr(tensor, mark) for mark in MARKS)
